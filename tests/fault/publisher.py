@@ -1,4 +1,4 @@
-"""A publisher for fault tests: publishes numbers from where it finds its position, and dies at a step it is told.
+"""A publisher for fault tests: it publishes numbers from its committed position, and dies at a failpoint.
 
 python -m tests.fault.publisher BOOTSTRAP TOPIC POSITIONS [FAILPOINT]
 """

@@ -1,6 +1,6 @@
-"""A rollup for fault tests: points in stages of event time, and what must be in the table and in the topic at the end.
+"""A rollup for fault tests: points in stages of event time, and the expected rows of the table and the topic.
 
-All values are sums of halves: every sum of them is exact, in whichever order it is made.
+All values are multiples of a half: every sum of them is exact, in any order.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Rollup:
     claims: str = "{heartbeat: 1s}"
     """With the default of 10 s each process would wait 20 s for the claims of the one that was killed before it."""
     stages: list[list[bytes]] = field(default_factory=list)
-    """The good records of each."""
+    """The good records of each stage."""
     bad: int = 0
     until: int = START
     """Windows that end at or before it can be closed, once everything is read."""
@@ -95,7 +95,7 @@ class Rollup:
         self.until = start + STAGE_SECONDS
         number, records = len(self.stages), list[bytes]()
         for partition in range(self.partitions):
-            # In the order of event time: whichever part of it is read first, the rest is not late.
+            # In the order of event time, so that no record is late, however many are read first.
             sent = [_point(host, start + host, number + host / 2) for host in range(HOSTS)]
             sent += [_point(host, start + 60 + host, partition + 0.5) for host in range(HOSTS)]
             if late:
@@ -112,12 +112,12 @@ class Rollup:
 
     def expected(self, stages: int | None = None) -> dict[Window, Aggregate]:
         """The windows that can be closed, from the points of the first stages."""
-        records = [each for stage in self.stages[:stages] for each in stage]
+        records = [record for stage in self.stages[:stages] for record in stage]
         windows = expected_windows(records, SECONDS)
         return {key: values for key, values in windows.items() if key.start + SECONDS[key.interval] <= self.until}
 
     def closed(self) -> dict[Window, tuple[Aggregate, int]]:
-        """The rows of the table with their revisions; each window is there once."""
+        """The rows of the table with their revisions; each window occurs once."""
         result: dict[Window, tuple[Aggregate, int]] = {}
         for row in pl.read_delta(str(self.folder / "windows")).to_dicts():
             tags = tuple(sorted(row["tags"].items()))
@@ -128,7 +128,7 @@ class Rollup:
         return result
 
     def published(self) -> dict[Window, list[Aggregate]]:
-        """What a reader of committed records sees of each window, in its order."""
+        """The committed records of each window, in order."""
         result = defaultdict[Window, list[Aggregate]](list)
         for record in read_topic(self.bootstrap, self.output, committed=True):
             parts = {load["aggregator"]: load for load in json.loads(record.value)}
@@ -149,22 +149,22 @@ class Rollup:
         return until >= self.until and all(item == closed for item in published)
 
     def assert_right_and_published(self) -> None:
-        """Windows are those of all points, and the topic has each of them once per revision, in order."""
+        """Check that windows have all points, and that the topic has each window once per revision, in order."""
         closed = self.closed()
         assert {window: values for window, (values, _) in closed.items()} == self.expected()
         published = self.published()
         assert {window: len(item) for window, item in published.items()} == {
             window: revision + 1 for window, (_, revision) in closed.items()
         }
-        assert {window: each[-1] for window, each in published.items()} == self.expected()
+        assert {window: revisions[-1] for window, revisions in published.items()} == self.expected()
         self._assert_revisions_follow_the_stages(published)
 
     def _assert_revisions_follow_the_stages(self, published: dict[Window, list[Aggregate]]) -> None:
-        """Each revision has what some more stages came to: records of a stage are committed together."""
+        """Check that each revision has the values of whole stages: records of a stage are committed together."""
         by_stage = [self.expected(count) for count in range(1, len(self.stages) + 1)]
         for window, revisions in published.items():
-            seen = [item[window] for item in by_stage if window in item]
-            grown = [values for number, values in enumerate(seen) if number == 0 or values != seen[number - 1]]
+            history = [item[window] for item in by_stage if window in item]
+            grown = [values for number, values in enumerate(history) if number == 0 or values != history[number - 1]]
             at = [grown.index(revision) for revision in revisions]
             assert at == sorted(set(at)), f"{window}: {revisions}"
 

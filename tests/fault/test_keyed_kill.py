@@ -32,7 +32,7 @@ flush: {{allowed_latency: 100ms}}
 
 
 class Oracle:
-    """Of each key the record with the greatest sequence."""
+    """The record with the greatest sequence, by key."""
 
     def __init__(self) -> None:
         self._newest: dict[int, dict[str, Any]] = {}
@@ -66,7 +66,7 @@ def rows_in(table: Path) -> dict[int, int]:
 def test_killed_at_every_step_of_a_batch_and_of_a_compaction(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
-    """Each step kills one process; the next process, killed at the next step, has to live with what it left."""
+    """Each step kills one process; the next process recovers from its state, and is killed at the next step."""
     name, table, oracle = topic(partitions=2), tmp_path / "table", Oracle()
     job = tmp_path / "job.yaml"
     job.write_text(JOB.format(bootstrap=bootstrap, topic=name, path=table, more=""))
@@ -92,7 +92,7 @@ def test_killed_at_every_step_of_a_batch_and_of_a_compaction(
 def test_processes_share_a_keyed_table_and_one_dies_in_a_merge(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
-    """Records of a key are in all partitions, so that the processes meet in the same buckets (RULES K1)."""
+    """Records of a key are in all partitions, so that the processes change the same buckets (RULES K1)."""
     name, table, oracle = topic(partitions=4), tmp_path / "table", Oracle()
 
     def job(client_id: str) -> str:

@@ -23,7 +23,7 @@ TRIES_MAX = 5
 def test_publishers_killed_at_every_step_in_turn_publish_each_row_once_and_in_order(
     bootstrap: str, topic: Topics
 ) -> None:
-    """Each step kills one process, the second time that it is reached; the next one has to live with what it left."""
+    """Each step kills one process when it is reached for the second time; the next one recovers from its state."""
     places = (bootstrap, topic(), f"positions-{uuid.uuid4().hex[:8]}")
     for step in PUBLISH_STEPS:
         process = Forked("tests.fault.publisher", [*places, f"{step}:kill:2"])
@@ -32,7 +32,7 @@ def test_publishers_killed_at_every_step_in_turn_publish_each_row_once_and_in_or
     assert published(bootstrap, places[1]) == list(range(ROWS))
 
 
-def test_a_broker_that_dies_and_comes_back_costs_and_doubles_no_row(tmp_path: Path) -> None:
+def test_a_broker_restart_loses_and_duplicates_no_row(tmp_path: Path) -> None:
     """At each step in turn."""
     with Cluster.start(tmp_path / "kafka") as cluster:
         for step in PUBLISH_STEPS:

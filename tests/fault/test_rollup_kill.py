@@ -37,7 +37,7 @@ NO_SPACE = "no space left"
 def test_killed_at_every_step_in_turn_a_rollup_counts_closes_and_publishes_everything_once(
     tmp_path: Path, bootstrap: str, topic: Topics, spark: SparkSession
 ) -> None:
-    """Each step kills one process, and the next has to live with what it left; the day closes after all of them."""
+    """Each step kills one process, and the next recovers from its state; the day closes after all of them."""
     # Without claims a process reads a stage of all partitions at once, and each revision holds whole stages.
     rollup = Rollup(tmp_path, bootstrap, topic(3), topic(2), partitions=3, late="update", claims="static")
     job = rollup.job()
@@ -53,7 +53,7 @@ def test_killed_at_every_step_in_turn_a_rollup_counts_closes_and_publishes_every
     rollup.feed(skipped_seconds=DAYS_SECONDS)
     die_at(job, "cleaned")
     run_here(job, spark)
-    assert [each for each in rollup.closed() if each.interval == "24h"]
+    assert [window for window in rollup.closed() if window.interval == "24h"]
     rollup.assert_right_and_published()
     assert_proven(rollup, job, "--values", "--all")
     (windows,) = [check for check in command_json("verify", str(job))["checks"] if check["name"] == "windows"]
@@ -63,7 +63,7 @@ def test_killed_at_every_step_in_turn_a_rollup_counts_closes_and_publishes_every
 def test_processes_share_a_rollup_and_its_leader_dies_in_a_close_and_another_sleeps_in_a_publication(
     tmp_path: Path, bootstrap: str, topic: Topics
 ) -> None:
-    """The points of a series come in all partitions, and so from both processes."""
+    """The points of a series are in all partitions, so both processes read some."""
     rollup = Rollup(tmp_path, bootstrap, topic(4), topic(2), partitions=4)
     with penstock("run", str(rollup.shared_job("first")), "--json") as first:
         rollup.feed()
@@ -83,7 +83,7 @@ def test_processes_share_a_rollup_and_its_leader_dies_in_a_close_and_another_sle
     assert_proven(rollup, rollup.job(), "--values", "--all")
 
 
-def test_a_broker_killed_between_a_transactions_records_and_its_commit_costs_and_doubles_no_window(
+def test_a_broker_killed_between_a_transactions_records_and_its_commit_loses_and_duplicates_no_window(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     with Cluster.start(tmp_path / "kafka") as cluster:
@@ -129,7 +129,7 @@ def die_while_compacting(job: Path) -> None:
 
 
 def put_to_sleep_while_publishing(rollup: Rollup, other: PenstockProcess) -> None:
-    """One more process sleeps in a publication past its lease, and is fenced when it wakes; both end."""
+    """One more process sleeps in a publication past its lease, and is fenced when it wakes; both exit."""
     with penstock("run", str(rollup.shared_job("fourth")), "--json", failpoint="publish_sent:stop") as sleeper:
         claims(sleeper, 2)
         rollup.feed()
@@ -145,20 +145,20 @@ def put_to_sleep_while_publishing(rollup: Rollup, other: PenstockProcess) -> Non
 
 
 def claims(process: PenstockProcess, count: int) -> None:
-    """Wait until the process has won so many partitions. Who has the lowest does the closes, and keeps it."""
+    """Wait until the process has won so many partitions. The process with the lowest one does the closes."""
     for _ in range(count):
         process.wait_for("claim won")
 
 
 def assert_proven(rollup: Rollup, job: Path, *options: str) -> None:
-    """`verify` leaves nothing open, and the totals are what was produced."""
+    """`verify` proves everything, and the totals are those of the produced records."""
     assert command_json("verify", str(job), "--published", *options)["verdict"] == "proven"
     assert_totals(rollup, job)
 
 
 def assert_totals(rollup: Rollup, job: Path) -> None:
-    (found,) = command_json("status", str(job))
-    assert sum(item["quarantined"] for item in found["partitions"]) == rollup.bad
-    assert sum(each["read"] for each in found["partitions"]) == rollup.points + rollup.bad
-    assert found["rollup"]["points"] == rollup.points
-    assert {each["late"] for each in found["rollup"]["windows"]} == {0}
+    (report,) = command_json("status", str(job))
+    assert sum(item["quarantined"] for item in report["partitions"]) == rollup.bad
+    assert sum(item["read"] for item in report["partitions"]) == rollup.points + rollup.bad
+    assert report["rollup"]["points"] == rollup.points
+    assert {window["late"] for window in report["rollup"]["windows"]} == {0}

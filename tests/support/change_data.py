@@ -78,7 +78,7 @@ class ChangeData:
                 yield self._create(self._fresh_id())
 
     def _fresh_id(self) -> int:
-        """Most often a new one; an old one may come back."""
+        """Most often a new one; a deleted one may be inserted again."""
         free = sorted(set(range(1, self._last_id + 1)) - set(self.rows))
         if free and self.chance.random() < 0.3:
             return self.chance.choice(free)
@@ -90,8 +90,8 @@ class ChangeData:
         return self._record("c", None, after)
 
     def _row(self, number: int) -> Row:
-        word = f"{self.chance.randrange(10**6)}"
-        return {"id": number, "name": f"name {word}", "email": self.chance.choice([None, f"{word}@example.org"])}
+        text = f"{self.chance.randrange(10**6)}"
+        return {"id": number, "name": f"name {text}", "email": self.chance.choice([None, f"{text}@example.org"])}
 
     def _record(self, op: str, before: Row | None, after: Row | None, lsn: int | None = None) -> tuple[bytes, bytes]:
         if lsn is None:
@@ -99,9 +99,9 @@ class ChangeData:
             lsn = self._lsn
         source = {"connector": "postgresql", "db": "shop", "table": "customers", "txId": lsn // 10, "lsn": lsn}
         envelope = {"before": before, "after": after, "source": source, "op": op, "ts_ms": 1_770_000_000_000}
-        told = {"schema": {"type": "struct", "fields": []}, "payload": envelope} if self.wrapped else envelope
+        value = {"schema": {"type": "struct", "fields": []}, "payload": envelope} if self.wrapped else envelope
         [number] = {item["id"] for item in (before, after) if item is not None}
-        return self._key(number), json.dumps(told).encode()
+        return self._key(number), json.dumps(value).encode()
 
     def _key(self, number: int) -> bytes:
         return json.dumps({"id": number}).encode()

@@ -1,4 +1,4 @@
-"""An output in memory: the twin of a topic with transactions that needs no broker, for tests of what publishes."""
+"""An output in memory, with transactions like a topic's, for tests of publishing without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The windows of Telegraf records by the plainest means: one record, one field, one window at a time."""
+"""The windows of Telegraf records by plain Python: one record, one field, one window at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What readers of a published topic see."""
+"""Reads a published topic."""
 
 from __future__ import annotations
 

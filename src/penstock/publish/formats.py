@@ -1,6 +1,6 @@
-"""The formats in which rows are published: each turns a table of rows into records, in the order of the rows.
+"""The formats of published rows: each encodes a table of rows as records, in the order of the rows.
 
-JSON texts are made of whole columns at once.
+Whole columns are encoded as JSON at once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from penstock.publish.spec import PublishFormat
 KEY_COLUMN = "series"
 """The key of a record: rows with the same text in it stay in one partition, in order."""
 AGGREGATES = {"MIN": "min", "MAX": "max", "SUM": "sum", "COUNT": "count"}
-"""Of OpenTSDB, in the order of its array, with the columns that hold them."""
+"""OpenTSDB's names in the order of its array, with our columns."""
 _UNSAFE = r'["\\\x00-\x1f]'
-"""What a JSON string cannot hold as it is."""
+"""Characters that JSON strings must escape."""
 
 
 def opentsdb_records(rows: pa.Table) -> list[OutputRecord]:

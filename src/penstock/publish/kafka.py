@@ -22,7 +22,7 @@ from penstock.publish.spec import PublishSpec
 
 INIT_SECONDS_MAX = 30.0
 TRANSACTION_SECONDS_MAX = 60.0
-"""For one transaction as a whole; the broker aborts it then, if the process has died."""
+"""For one whole transaction; after it the broker aborts a transaction whose process has died."""
 ABORT_SECONDS_MAX = 10.0
 LINGER_MS = 5
 QUEUED_RECORDS_MAX = 100_000
@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.05
 KEY_CHARACTERS_SHOWN_MAX = 200
 FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-"""Of records whose transaction had failed before they were sent; its commit states the reason."""
+"""Errors of records whose transaction failed before they were sent; its commit states the reason."""
 _DENIED = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -74,7 +74,7 @@ class KafkaOutput:
             try:
                 self._producer = self._new_producer(log.record_bytes_max(self._spec.topic))
                 self._producer.init_transactions(INIT_SECONDS_MAX)
-                # Only now: an older producer could have committed until it was fenced.
+                # Read after `init_transactions`: an older producer could commit until it was fenced.
                 content = read_position(log, self._spec.positions_topic, self._bucket)
                 return decode_position(self._bucket, content)
             except KafkaException as error:
@@ -104,7 +104,7 @@ class KafkaOutput:
     ) -> None:
         for record in records:
             self._produce(producer, self._spec.topic, record, -1, deadline)
-        # Last: from here on the transaction holds back all that read a position in this partition.
+        # Last: from here on the transaction blocks every reader of a position in this partition.
         record = OutputRecord(self._bucket.key.encode(), encode_position(self._bucket, position))
         self._produce(producer, self._spec.positions_topic, record, self._bucket.number, deadline)
         # Not `flush`: a fatal error has to end the call before the client gets further records.
@@ -137,7 +137,7 @@ class KafkaOutput:
 
     def _given_up(self, error: KafkaException) -> PenstockError:
         """The error to raise, after the transaction is aborted as far as that is possible."""
-        # The failure of a record explains more than that of its transaction, and that more than a refused call.
+        # The failure of a record explains most, then that of its transaction, then that of the call.
         failed = _transaction_failure(self._producer) if self._producer is not None else None
         cause = fault_of(self._reports.undelivered or failed or error)
         return publish_error(self._abort() or cause, self._spec, self._cluster.bootstrap, self._bucket)
@@ -146,7 +146,7 @@ class KafkaOutput:
         self._abort()
 
     def _abort(self) -> KafkaFault | None:
-        """Let go of the producer, and return the fault if it learns only now that it was fenced.
+        """Drop the producer; returns the fault if the abort shows that it was fenced.
 
         If the abort does not reach the broker, the next `open` fences the transaction.
         """
@@ -159,7 +159,7 @@ class KafkaOutput:
             # A fatal error between the reports on two records is the cause of a SystemError.
             cause = error if isinstance(error, KafkaException) else error.__cause__
             fault = fault_of(cause) if isinstance(cause, KafkaException) else None
-            # Anything else, such as that no transaction is open, changes nothing.
+            # Other faults, such as that no transaction is open, do not matter.
             return fault if fault is not None and fault.code in FENCED else None
         finally:
             producer.purge()
@@ -173,15 +173,15 @@ class KafkaOutput:
                     "linger.ms": LINGER_MS,
                     "compression.type": "lz4",
                     **librdkafka_settings(self._cluster),
-                    # The others cannot be changed: exactly once, in order, within bounds.
+                    # A job cannot override the settings below: exactly once, in order, within bounds.
                     "transactional.id": self._bucket.transactional_id,
                     "transaction.timeout.ms": int(TRANSACTION_SECONDS_MAX * 1000),
                     "delivery.timeout.ms": int(TRANSACTION_SECONDS_MAX * 1000),
                     "enable.idempotence": True,
                     "acks": "all",
-                    # As the Java client does it: any other producer of a key finds the same partition.
+                    # As in the Java client: other producers choose the same partition for a key.
                     "partitioner": "murmur2_random",
-                    # A batch larger than a record may be would be refused although none of its records is too large.
+                    # The broker rejects a batch above the limit of a record, even if none of its records is too large.
                     "message.max.bytes": record_bytes_max,
                     "batch.size": min(BATCH_BYTES_MAX, record_bytes_max),
                     "queue.buffering.max.messages": QUEUED_RECORDS_MAX,

@@ -14,11 +14,11 @@ import msgspec
 from penstock.errors import InvariantError
 
 VERSION: Final = 3
-"""Of the record that states a position."""
+"""Version of the position record."""
 PUBLISH_STEPS = ("publish_sent", "publish_committed")
-"""The failpoints of `PublishOutput.publish`; a kind of table that publishes has them among its own."""
+"""The failpoints of `PublishOutput.publish`; a kind of table that publishes lists them too."""
 RECORDS_PER_TRANSACTION = 10_000
-"""What a caller puts into one transaction: enough to make its cost small, and little to send again."""
+"""Enough that the cost of a transaction is small, and few enough to send again."""
 
 
 class OutputRecord(msgspec.Struct, frozen=True, gc=False):
@@ -30,14 +30,14 @@ class OutputRecord(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class PublishPosition:
-    """Where publishing goes on: everything of earlier closes, and of this one the rows up to a key, is published.
+    """Where publishing continues: all rows of earlier closes are published, and those of this close up to a key.
 
-    Not the number of a row: a later close may replace rows before it, and the others keep their keys.
+    It is a key and not a row number, because a later close may replace rows before it; the others keep their keys.
     """
 
     close: int
     after: str = ""
-    """The key up to which rows of the close are published, in a form that the table chooses; empty: none is."""
+    """The key of the last published row of the close, in a form that the table chooses; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class PublishBucket:
 
     job: str
     table: str
-    """Fingerprint of the table: a recreated one has another, and the positions of the old one do not count."""
+    """Fingerprint of the table; a recreated table has another one, and ignores the positions of the old table."""
     number: int
     count: int
-    """How many buckets the rows are divided into, as long as the table exists."""
+    """The number of buckets, fixed as long as the table exists."""
 
     @property
     def key(self) -> str:
-        """Names its position, in every incarnation of the table."""
+        """The key of its position record, the same in every incarnation of the table."""
         return f"{self.job}/{self.number}"
 
     @property
@@ -65,12 +65,12 @@ class PublishBucket:
 
 
 class PublishOutput(Protocol):
-    """Where the rows of one bucket go. Used by one thread.
+    """Publishes the rows of one bucket. Used by one thread.
 
-    After any error the output is closed: whether its last transaction counts is known once it is opened again.
+    Any error closes the output: `open` then shows whether its last transaction was committed.
 
     - `FencedError`: a newer producer has this bucket; stop until the bucket is claimed again.
-    - `TransientError`: open again and go on from the position.
+    - `TransientError`: open again and continue from the position.
     - `UserError`: a topic, a permission or a record's size has to be changed first.
     """
 
@@ -81,7 +81,7 @@ class PublishOutput(Protocol):
         """Make the records visible and move the position in one transaction, or neither; waits for the outcome."""
 
     def close(self) -> None:
-        """Let go of the topic; a transaction that is under way is aborted."""
+        """Close the producer; an open transaction is aborted."""
 
 
 class _Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,7 +103,7 @@ def encode_position(bucket: PublishBucket, position: PublishPosition) -> bytes:
 
 
 def decode_position(bucket: PublishBucket, content: bytes | None) -> PublishPosition | None:
-    """The position that a record under the bucket's key states; None if it is of another incarnation of the table."""
+    """The position in a record of the bucket's key; None if it is of another incarnation of the table."""
     if content is None:
         return None
     try:

@@ -1,6 +1,6 @@
 """The compacted topic with the positions of all buckets: created if absent, checked if present, read once per open.
 
-A bucket's position is always in the partition of the bucket's number: adding partitions moves none.
+A bucket's position is in the partition with the bucket's number, so added partitions do not move it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.publish.output import PublishBucket
 
 PARTITIONS_MIN = 8
 STABLE_SECONDS_MAX = 30.0
-"""How long open transactions of other producers may hold back reading."""
+"""How long open transactions of other producers may block reading."""
 KIND = "positions topic"
 _SETTINGS = {
     "cleanup.policy": "compact",
@@ -60,8 +60,8 @@ def read_position(
 ) -> bytes | None:
     """The newest committed record of the bucket, up to the end that the partition has now.
 
-    Open transactions of other producers hold committed reading back. The position of this bucket may follow them, so
-    their end is awaited.
+    Open transactions of other producers block reading of committed records. The position of this bucket may be after
+    them, so this waits for their end.
     """
     [partition] = [item for item in log.partitions() if (item.topic, item.number) == (name, bucket.number)]
     end, deadline = _end(log.admin, name, bucket.number), time.monotonic() + seconds_max

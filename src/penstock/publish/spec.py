@@ -18,7 +18,7 @@ PublishFormat: TypeAlias = Literal["opentsdb", "json"]
 Topic: TypeAlias = Annotated[str, TOPIC_NAME]
 DEFAULT_POSITIONS_TOPIC = "__penstock_published"
 READER_SETTINGS = frozenset({"check.crcs", "fetch.max.bytes", "fetch.min.bytes", "max.partition.fetch.bytes"})
-"""Client settings that a producer does not have."""
+"""Client settings that producers do not accept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class PublishSpec:
     bootstrap: Annotated[str | None, Parsed(servers)] = None
     """None: the cluster of the log."""
     security: Annotated[KafkaSecurity | None, Part.SECTION] = None
-    """None: as the log's in the same cluster, nothing in another."""
+    """None: those of the log in the same cluster, none in another."""
     positions_topic: Topic = DEFAULT_POSITIONS_TOPIC
     buckets: Annotated[int, within(positive, "more than 256: each has a producer of its own", most=256)] = 8
     """How many producers share the rows; fixed as long as the table exists."""
 
     def cluster(self, log: LogSpec) -> KafkaLogSpec:
-        """How clients reach the topic. Credentials of the log's cluster never go to another one."""
+        """Connection settings of the topic. Credentials of the log's cluster are never sent to another one."""
         topics = (self.topic, self.positions_topic)
         if self.bootstrap is not None:
             return KafkaLogSpec(self.bootstrap, topics, security=self.security or KafkaSecurity())
@@ -47,12 +47,12 @@ class PublishSpec:
         return KafkaLogSpec(log.bootstrap, topics, group=log.group, security=security, client_settings=settings)
 
     def reading(self, log: LogSpec) -> KafkaLogSpec:
-        """How a reader of the topic reaches it."""
+        """Connection settings for readers of the topic."""
         return replace(self.cluster(log), topics=(self.topic,))
 
 
 def check_publish(publish: PublishSpec, job: JobSpec, at: KeyPath, reader: SpecReader) -> None:
-    """Report what is wrong with the section under this key path, and a job that would read what it publishes."""
+    """Report faults of the section under this key path, and a job that would read the topic that it publishes to."""
     if publish.topic and publish.topic == publish.positions_topic:
         reader.note((*at, "topic"), "is the topic of the positions: readers would see them among the records")
     if reader.has("log") and not reader.has("log", KafkaLogSection.name) and not reader.has(*at, "bootstrap"):

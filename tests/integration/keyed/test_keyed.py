@@ -30,7 +30,7 @@ decode: json
 schema: {{device: string, at: timestamp, celsius: double, gone: boolean, seq: long}}
 sql:
   select:
-    - nullif(device, 'nobody') as device
+    - nullif(device, 'unknown') as device
     - at
     - celsius * 1.8 + 32 as fahrenheit
     - coalesce(gone, false) as gone
@@ -54,11 +54,11 @@ def record(device: str | None, second: int, celsius: float, seq: int, **more: ob
 
 
 def loaded(job: Path, folder: Path) -> dict[str, Any]:
-    """What `penstock load` prints, in a process of its own: it ends its Spark."""
+    """The output of `penstock load`, in a process of its own, because it stops its Spark session."""
     with penstock("load", str(job), str(folder), "--json") as process:
-        told = process.rest()
+        output = process.rest()
         assert process.exit_code() == 0, process.last_words
-    return told[-1]
+    return output[-1]
 
 
 def test_rows_of_a_projection_are_merged_and_read_by_every_engine(
@@ -68,11 +68,11 @@ def test_rows_of_a_projection_are_merged_and_read_by_every_engine(
     job = tmp_path / "job.yaml"
     job.write_text(JOB.format(bootstrap=bootstrap, topic=name, path=table))
     produce(name, [record("a", second, second, 1) for second in range(10)])
-    produce(name, [record("test", 1, 1.0, 1), record(None, 2, 2.0, 1), "{", None, record("nobody", 3, 3.0, 1)])
+    produce(name, [record("test", 1, 1.0, 1), record(None, 2, 2.0, 1), "{", None, record("unknown", 3, 3.0, 1)])
     run_here(job, spark)
     produce(name, [record("a", 3, 100.0, 2), record("a", 4, 0.0, 2, gone=True), record("a", 5, 50.0, 0)])
     run_here(job, spark)
-    wanted = {second: second * 1.8 + 32 for second in range(10) if second != 4} | {3: 212.0}
+    expected = {second: second * 1.8 + 32 for second in range(10) if second != 4} | {3: 212.0}
     query = "select date_part('second', \"at\"), fahrenheit from {} where device = 'a'"
     by_polars = pl.read_delta(str(table)).select(pl.col("at").dt.second(), "fahrenheit").rows()
     shown = spark.read.format("delta").load(str(table))
@@ -80,17 +80,17 @@ def test_rows_of_a_projection_are_merged_and_read_by_every_engine(
     by_spark = [(int(row[0]), row[1]) for row in spark.sql(query.format("keyed_rows").replace('"', "`")).collect()]
     other = duckdb.connect().register("keyed_rows", pl.read_delta(str(table)).to_arrow())
     by_duckdb = [(int(at), value) for at, value in other.execute(query.format("keyed_rows")).fetchall()]
-    for found in (by_polars, by_spark, by_duckdb):
-        assert len(found) == len(wanted)
-        assert {second: round(value, 6) for second, value in found} == {at: round(it, 6) for at, it in wanted.items()}
-    # A row without a device does not pass `where`; a bad one, a tombstone and one whose key `sql:` took are kept.
+    for rows_read in (by_polars, by_spark, by_duckdb):
+        assert len(rows_read) == len(expected)
+        assert {at: round(value, 6) for at, value in rows_read} == {at: round(it, 6) for at, it in expected.items()}
+    # `where` drops a row without a device; quarantined: a bad record, a tombstone, and one whose key `sql:` made null.
     spec = load_job(job)
-    told = status(spec).as_json()
+    output = status(spec).as_json()
     totals = {
-        text: sum(part[text] for part in told["partitions"]) for text in ("read", "written", "filtered", "skipped")
+        text: sum(part[text] for part in output["partitions"]) for text in ("read", "written", "filtered", "skipped")
     }
     assert totals == {"read": 18, "written": 12, "filtered": 2, "skipped": 1}
-    assert (told["quarantine_rows"], told["keyed"]["rows"]) == (3, 9)
+    assert (output["quarantine_rows"], output["keyed"]["rows"]) == (3, 9)
     kind_of(spec).compact(spec, CompactRequest(), Environment(), None)
     kind_of(spec).vacuum(spec, VacuumRequest(), Environment())
     assert len(pl.read_delta(str(table))) == 9
@@ -135,7 +135,7 @@ def test_files_are_loaded_once_by_the_command(
 
 
 def test_a_job_whose_sql_selects_columns_loads_those_of_its_table(tmp_path: Path, spark: SparkSession) -> None:
-    """Files bring them as they are: nothing is computed, and no expression is applied a second time."""
+    """Files have the computed columns already: no expression is applied a second time."""
     more = "sql: {select: [device, number, lower(text) AS shout]}"
     schema, keys = "device: string, number: long, text: string", "row_keys: [device, number]"
     table = Keyed(tmp_path, keys, schema, columns="shout: upper(text)", more=more)

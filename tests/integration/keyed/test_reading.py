@@ -16,7 +16,7 @@ from tests.support.keyed_tables import ONE, ZERO, Keyed, row
 
 DEVICES = [f"d{number}" for number in range(24)]
 BATCHES, ROWS = 4, 50
-"""Each batch brings the next rows of every device, as a topic of measurements does."""
+"""Each batch has the next rows of every device, like a topic of measurements."""
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +35,12 @@ def values(frame: DataFrame) -> dict[tuple[Any, Any], Any]:
 
 
 def test_a_job_file_a_job_and_a_path_are_the_same_dataset(spark: SparkSession, filled: Keyed) -> None:
-    wanted = filled.values()
-    assert len(wanted) == len(DEVICES) * BATCHES * ROWS
+    expected = filled.values()
+    assert len(expected) == len(DEVICES) * BATCHES * ROWS
     for dataset in (filled.job, filled.folder / "keyed.yaml", filled.path):
         frame = penstock.read(spark, dataset)
         assert not {"_bucket", "_sequence"} & set(frame.columns)
-        assert values(frame) == wanted
+        assert values(frame) == expected
 
 
 Read = Callable[[SparkSession, str], DataFrame]
@@ -69,7 +69,7 @@ Read = Callable[[SparkSession, str], DataFrame]
             lambda spark, path: penstock.read(spark, path).where("number = 123"), 24, 8, id="a row of every device"
         ),
         pytest.param(
-            lambda spark, path: penstock.read(spark, path, keys={"device": "nobody"}), 0, 4, id="a device that is not"
+            lambda spark, path: penstock.read(spark, path, keys={"device": "absent"}), 0, 4, id="an absent device"
         ),
     ],
 )
@@ -99,7 +99,7 @@ def test_keys_of_every_type_are_found_by_their_values(spark: SparkSession, tmp_p
     frame = penstock.read(spark, table.path, keys={"home": "a", "hour": hour})
     assert [item["value"] for item in frame.collect()] == [3, 3]
     whole = penstock.read(spark, table.path, keys={"home": "none", "hour": hour, "kafka_partition": 1})
-    assert [each["value"] for each in whole.collect()] == [-3]
+    assert [row["value"] for row in whole.collect()] == [-3]
     assert len(whole.inputFiles()) == 1
 
 
@@ -131,6 +131,6 @@ def test_unreadable_files_are_reported(spark: SparkSession, filled: Keyed, tmp_p
         (filled.path, {"type": "order"}, "no types"),
         (f"{filled.path}_quarantine_not_there", {"keys": {"device": "a"}}, "no Delta table"),
     ]
-    for path, asked, words in cases:
-        with pytest.raises(UserError, match=words):
+    for path, asked, message in cases:
+        with pytest.raises(UserError, match=message):
             penstock.read(spark, path, **asked)

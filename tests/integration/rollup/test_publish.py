@@ -87,10 +87,8 @@ def test_a_missing_topic_is_a_user_error(bootstrap: str, positions: str) -> None
     assert "no-such-topic" in raised.value.primary
 
 
-def test_keys_find_the_partitions_that_kafkas_java_client_gives_them(
-    bootstrap: str, output: KafkaOutput, spec: PublishSpec
-) -> None:
-    # Murmur2 of these keys as the tests of Kafka itself state it; the sign bit is cleared.
+def test_keys_get_the_partitions_of_kafkas_java_client(bootstrap: str, output: KafkaOutput, spec: PublishSpec) -> None:
+    # Murmur2 of these keys from Kafka's own tests; the sign bit is cleared.
     hashes = {"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536, "abc": 479470107}
     output.open()
     output.publish([OutputRecord(key.encode(), b"x") for key in hashes], PublishPosition(1, "1"))
@@ -102,10 +100,10 @@ def test_keys_find_the_partitions_that_kafkas_java_client_gives_them(
     assert result == {number: expected.count(number) for number in set(expected)}
 
 
-def test_another_buckets_open_transaction_is_waited_for_and_then_given_up(
+def test_an_open_transaction_of_another_bucket_is_awaited_for_a_bounded_time(
     bootstrap: str, output: KafkaOutput, spec: PublishSpec
 ) -> None:
-    """Buckets of other jobs share the partition: what is after their open transactions cannot be read yet."""
+    """Buckets of other jobs share the partition: records after their open transactions cannot be read yet."""
     output.open()
     other = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"other-{uuid.uuid4().hex}"})
     other.init_transactions(SECONDS_MAX)
@@ -122,7 +120,7 @@ def test_another_buckets_open_transaction_is_waited_for_and_then_given_up(
     assert decode_position(BUCKET, content) == PublishPosition(4, "1")
 
 
-def test_settings_of_readers_and_producers_reach_only_those_that_know_them(
+def test_client_settings_go_only_to_the_clients_that_accept_them(
     bootstrap: str, spec: PublishSpec, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = KafkaLogSpec(bootstrap, client_settings={"fetch.min.bytes": "1", "client.id": "shop"})

@@ -30,17 +30,17 @@ def seen(frame: DataFrame, *columns: str) -> dict[tuple[str, str, int], tuple[ob
     rows = frame.where("tags['host'] <> 'clock'").selectExpr("*", "unix_millis(window_start) at", "tags['host'] host")
     result = [(item["interval"], item["host"], item["at"]) for item in rows.collect()]
     assert len(set(result)) == len(result)
-    return {key: tuple(each[name] for name in columns) for key, each in zip(result, rows.collect(), strict=True)}
+    return {key: tuple(row[name] for name in columns) for key, row in zip(result, rows.collect(), strict=True)}
 
 
 def threads_of_workers(spark: SparkSession) -> int:
-    """What a Python worker, which runs from then on, tells Polars; workers of tests are forked with Polars loaded."""
+    """The number of threads of Polars in a new Python worker; workers of tests are forked with Polars loaded."""
 
-    def told(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def thread_count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             yield pa.RecordBatch.from_arrays([pa.array([int(os.environ["POLARS_MAX_THREADS"])])], ["threads"])
 
-    return int(spark.range(0, 1, 1, 1).mapInArrow(told, "threads long").collect()[0]["threads"])
+    return int(spark.range(0, 1, 1, 1).mapInArrow(thread_count, "threads long").collect()[0]["threads"])
 
 
 def test_a_worker_has_one_polars_thread_regardless_of_cores(spark: SparkSession) -> None:
@@ -102,8 +102,8 @@ def test_a_session_without_delta_gets_an_error_with_the_setting_to_add(tmp_path:
     assert ran.stdout.startswith("this Spark session does not know Delta | start Spark with"), ran.stderr
 
 
-def test_an_error_of_a_task_reaches_the_driver_as_what_it_is(spark: SparkSession, tmp_path: Path) -> None:
-    """A file of partials is damaged: no close may go on without it."""
+def test_an_error_of_a_task_keeps_its_type_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    """A file of partials is damaged: no close may complete without it."""
     lake = RollupLake(tmp_path, spark=spark)
     lake.land([Point("a", 0, 1.0), Point("clock", 60_000, 0.0)])
     (file,) = active_files(lake.partials.handle)
@@ -113,9 +113,7 @@ def test_an_error_of_a_task_reaches_the_driver_as_what_it_is(spark: SparkSession
     assert lake.number("closed") == 0
 
 
-def test_a_disk_that_is_full_during_a_close_or_at_its_commit_costs_no_window(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_full_disk_during_a_close_or_its_commit_loses_no_window(spark: SparkSession, tmp_path: Path) -> None:
     lake = RollupLake(tmp_path, spark=spark)
     lake.land([Point(host, 0, 1.0) for host in HOSTS])
     lake.land([Point("clock", 60_000, 0.0)])

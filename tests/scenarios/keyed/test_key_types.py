@@ -1,4 +1,4 @@
-"""Keys of every type that can be one: found again among files by their statistics, whatever their values."""
+"""Keys of every valid type, found among files by statistics for all values."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_key_is_found_again_in_its_file(tmp_path: Path, kind: str) -> None:
         st.text(st.characters(codec="utf-8"), max_size=40) | st.text(string.printable, min_size=30), max_size=12
     )
 )
-def test_texts_of_any_kind_are_one_row_each(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+def test_distinct_texts_are_distinct_keys(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
     folder = tmp_path_factory.mktemp("texts")
     table = Keyed(
         folder,
@@ -78,12 +78,12 @@ def test_texts_of_any_kind_are_one_row_each(tmp_path_factory: pytest.TempPathFac
         schema="id: string, value: long",
         columns="head: 'substr(id, 1, 2)'",
     )
-    wanted = {}
+    expected = {}
     for number, text in enumerate(texts):
         table.put({"id": text, "value": number})
-        wanted[text] = number
+        expected[text] = number
         if number % 3 == 2:
             table.run()
     table.run()
-    assert dict(pl.read_delta(table.path).select("id", "value").rows()) == wanted
+    assert dict(pl.read_delta(table.path).select("id", "value").rows()) == expected
     assert table.verified().ok

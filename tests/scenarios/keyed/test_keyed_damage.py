@@ -1,6 +1,6 @@
 """`verify` finds every damage to a keyed table, with and without loads, a trimmed log, compaction and a sequence.
 
-Some damages forge a commit: names, statistics and numbers fit, and only the records of the log can tell.
+Some damages forge a commit: names, statistics and numbers agree, and only the records of the log reveal it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ FEW = [kind for kind in KINDS if kind.sequence == kind.loaded]
 
 
 def made(folder: Path, kind: Kind) -> Keyed:
-    """Rows of two partitions in two buckets, updated and deleted ones, and a bad record; of each batch files remain."""
+    """Rows of two partitions in two buckets, some updated or deleted, and a bad record; files of each batch remain."""
     keyed = "row_keys: [number], delete: gone, buckets: 2, " + ("sequence: seq, " if kind.sequence else "")
     table = Keyed(folder, keyed)
     table.put(*(row(number, number, seq=10) for number in range(12)), b"no json")
@@ -103,7 +103,7 @@ def table(request: pytest.FixtureRequest, healthy: dict[Kind, Keyed], tmp_path: 
     return replace(result, folder=tmp_path)
 
 
-# what is done to files in their place
+# files changed in place
 
 
 def file_of(table: Keyed, number: int, path: str | None = None) -> Path:
@@ -120,8 +120,8 @@ def altered(column: str, by: int) -> Damage:
     def damage(table: Keyed) -> None:
         path = file_of(table, NEWEST)
         rows = pq.ParquetFile(path).read().to_pylist()
-        [found] = [item for item in rows if item["number"] == NEWEST]
-        found[column] += by
+        [newest_row] = [item for item in rows if item["number"] == NEWEST]
+        newest_row[column] += by
         written(table, path, rows)
 
     return damage
@@ -133,15 +133,15 @@ def written(table: Keyed, path: Path, rows: Rows) -> None:
 
 
 def amend(table: Keyed, name: str, size: int | None = None, **stats: Any) -> None:
-    """Change what the log of the table says of a file."""
+    """Change the entry of a file in the log of the table."""
     for entry in sorted(Path(table.path, "_delta_log").glob("*.json")):
         lines = [json.loads(line) for line in entry.read_text().splitlines()]
         for add in (line["add"] for line in lines if "add" in line and name in line["add"]["path"]):
             add["size"] = size or add["size"]
-            told = json.loads(add["stats"])
+            statistics = json.loads(add["stats"])
             for key, value in stats.items():
-                told[key] = {**told[key], **value} if isinstance(value, dict) else value
-            add["stats"] = json.dumps(told)
+                statistics[key] = {**statistics[key], **value} if isinstance(value, dict) else value
+            add["stats"] = json.dumps(statistics)
         entry.write_text("\n".join(map(json.dumps, lines)) + "\n")
 
 
@@ -158,7 +158,7 @@ def with_row_twice(table: Keyed) -> None:
 
 
 def in_other_bucket(table: Keyed) -> None:
-    """The content of a file stands in one of the other bucket."""
+    """A file of another bucket gets the content of a file."""
     path = file_of(table, NEWEST)
     other = next(Path(item) for item in DeltaTable(table.path).file_uris() if Path(item).parent != path.parent)
     written(table, other, pq.ParquetFile(path).read().to_pylist())
@@ -173,7 +173,7 @@ def statistics(**stats: Any) -> Damage:
     return lambda table: amend(table, file_of(table, NEWEST).name, **stats)
 
 
-# what another writer does
+# changes by another writer
 
 
 def foreign_update(table: Keyed) -> None:
@@ -202,11 +202,11 @@ def foreign_restore(table: Keyed) -> None:
 
 
 def foreign_drop(path: str) -> Damage:
-    """A whole file goes, by a commit without a trace but its own."""
+    """A commit without our numbers removes a whole file."""
     return lambda table: DeltaTable(f"{table.path}{path}").delete()
 
 
-# what happens to the tables beside it
+# damage to the tables alongside it
 
 
 def without_tombstones(table: Keyed) -> None:
@@ -273,7 +273,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 @pytest.mark.parametrize("table", KINDS, ids=str, indirect=True)
-def test_a_healthy_table_is_proved_but_for_values_that_no_record_gives(table: Keyed, request: Any) -> None:
+def test_a_healthy_table_is_proven_except_values_without_a_record(table: Keyed, request: Any) -> None:
     kind: Kind = request.node.callspec.params["table"]
     assert table.verified(values=False).ok
     report = table.verified()
@@ -292,7 +292,7 @@ def test_damage_is_found_without_comparing_values(table: Keyed, name: str) -> No
     assert table.verified(values=False).verdict is Verdict.VIOLATED
 
 
-# commits that are forged: only the log tells
+# forged commits: only the log reveals them
 
 
 def forged(alter: Callable[[Rows], Rows], number: int = NEWEST) -> Damage:
@@ -307,7 +307,7 @@ def forged(alter: Callable[[Rows], Rows], number: int = NEWEST) -> Damage:
         added = [] if not rows.num_rows else list(store.write(rows, int(active.values[0] or 0), fresh))
         actions: list[AddAction | RemoveAction] = [
             data.remove_action(active),
-            *(data.add_action(each) for each in added),
+            *(data.add_action(file) for file in added),
         ]
         data.commit_actions(actions, files_number(data, added, [active]), {})
 
@@ -330,15 +330,15 @@ def dropped(rows: Rows) -> Rows:
 
 
 def brought_back(table: Keyed) -> None:
-    """A deleted row is there again, as it was before."""
+    """A deleted row is restored as it was."""
     layout = table.job.table.layout  # type: ignore[attr-defined]
     buckets = buckets_of(layout, key_frame(layout, pa.table({"number": pa.array(range(24))})))
-    beside = next(
+    sibling = next(
         number for number in range(24) if buckets[number] == buckets[DELETED] and number not in (NEWEST, DELETED)
     )
     again = {**row(DELETED, DELETED, seq=10), "_sequence": DELETED}
     tiebreak = pl.read_delta(table.path).filter(number=NEWEST)["_tiebreak"][0]
-    forged(lambda rows: [*rows, {**rows[0], **again, "_tiebreak": tiebreak}], beside)(table)
+    forged(lambda rows: [*rows, {**rows[0], **again, "_tiebreak": tiebreak}], sibling)(table)
 
 
 FORGED: dict[str, Damage] = {
@@ -371,9 +371,7 @@ def test_a_forged_delete_is_found_or_not_proven(table: Keyed, request: Any) -> N
 
 @pytest.mark.parametrize("table", [KINDS[-1]], ids=str, indirect=True)
 @pytest.mark.parametrize("damage", [without_tombstones, other_tombstones])
-def test_a_job_whose_tombstone_table_is_missing_is_refused_until_their_retention_has_passed(
-    table: Keyed, damage: Damage
-) -> None:
+def test_a_missing_tombstone_table_stops_the_job_until_the_retention_has_passed(table: Keyed, damage: Damage) -> None:
     damage(table)
     with pytest.raises(UserError, match="deleted keys"):
         table.run()

@@ -1,4 +1,4 @@
-"""What upstream asks of a keyed store, its weak points, bad input, first loads, and damages that `verify` finds."""
+"""The scenarios of upstream's keyed store, its weak points, bad input, first loads, and damage that `verify` finds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.quarantine_url import quarantine_of
 # scenarios of FiloDB (research: memtable, reprojector and column store)
 
 
-def test_rows_out_of_order_lie_in_the_order_of_their_keys(tmp_path: Path) -> None:
+def test_rows_are_stored_in_the_order_of_their_keys(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "partition_keys: [device], row_keys: [number], buckets: 1")
     table.put(*(row(number, number, device) for number in (3, 1, 2) for device in "ba"))
     table.run()
@@ -35,7 +35,7 @@ def test_rows_out_of_order_lie_in_the_order_of_their_keys(tmp_path: Path) -> Non
 
 
 def test_successive_flushes_add_and_replace(tmp_path: Path) -> None:
-    """99 rows in two flushes, then three of them once more: 99 rows, whoever flushes, also with nothing in memory."""
+    """99 rows in two flushes, then three of them again: 99 rows, whichever process flushes, also after a restart."""
     table = Keyed(tmp_path, chunk := "partition_keys: [device], row_keys: [number], chunk_rows: 20")
     table.put(*(row(number, number) for number in range(60)))
     table.run()
@@ -68,7 +68,7 @@ def test_a_failed_write_fails_the_batch_and_moves_no_position(tmp_path: Path) ->
 
 @pytest.mark.parametrize("step", ["runs_staged", "merged", "checked", "tombstones_written"])
 def test_a_process_continues_unchanged_after_a_failed_attempt(tmp_path: Path, step: str) -> None:
-    """Upstream kept in memory what it had failed to write, and took it for written."""
+    """Upstream kept rows in memory that it failed to write, and reported them as written."""
     table = Keyed(tmp_path, "row_keys: [number], delete: gone, buckets: 2, chunk_rows: 3")
     failing: list[str] = []
 
@@ -109,11 +109,11 @@ def test_rows_beyond_the_memory_of_a_task_go_to_several_runs(tmp_path: Path, mon
         table.put(*(row(number, 100 * turn + number) for number in range(30, 45)), to=ONE)
     table.run()
     assert len(spilled) > 4
-    wanted = {("a", number): 200 + number for number in range(45) if number >= 30 or (number + 2) % 5}
-    assert table.values() == wanted and table.verified().ok
+    expected = {("a", number): 200 + number for number in range(45) if number >= 30 or (number + 2) % 5}
+    assert table.values() == expected and table.verified().ok
 
 
-def test_nothing_new_makes_no_commit(tmp_path: Path) -> None:
+def test_a_run_without_new_records_makes_no_commit(tmp_path: Path) -> None:
     table = Keyed(tmp_path)
     table.put(row(1, 1))
     table.run()
@@ -136,13 +136,13 @@ def test_vacuum_deletes_only_files_of_failed_attempts(tmp_path: Path) -> None:
     assert kind.vacuum(table.job, VacuumRequest(), Environment()).deleted == ()
     table.run()
     kind.vacuum(table.job, VacuumRequest(), Environment())
-    left = {str(item) for item in Path(table.path).rglob("*.pq")}
-    assert left == table.files()
+    on_disk = {str(item) for item in Path(table.path).rglob("*.pq")}
+    assert on_disk == table.files()
     assert len(list(Path(f"{table.path}_tombstones").rglob("*.pq"))) == 1
     assert table.values() == {("a", 1): 10} and table.verified().ok
 
 
-def test_many_small_files_of_a_bucket_are_put_together(tmp_path: Path) -> None:
+def test_small_files_of_a_bucket_are_compacted(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "partition_keys: [device], row_keys: [number], buckets: 1")
     for number in range(30):
         table.put(row(number, number))
@@ -153,7 +153,7 @@ def test_many_small_files_of_a_bucket_are_put_together(tmp_path: Path) -> None:
     assert table.verified().ok
 
 
-def test_versions_of_the_table_show_what_was_there(tmp_path: Path) -> None:
+def test_earlier_versions_of_the_table_can_be_read(tmp_path: Path) -> None:
     table = Keyed(tmp_path)
     table.put(row(1, 10))
     table.run()
@@ -181,8 +181,8 @@ def test_records_without_a_key_are_quarantined_and_the_others_written(tmp_path: 
     table.run()
     assert table.totals() == (7, 1, 6, 0)
     errors = pl.read_delta(quarantine_of(table.job)).sort("offset")["error"].to_list()
-    for error, word in zip(errors, ("row key", "partition key", "sequence", "longer"), strict=False):
-        assert word in error
+    for error, text in zip(errors, ("row key", "partition key", "sequence", "longer"), strict=False):
+        assert text in error
     assert table.verified().ok
 
 
@@ -347,8 +347,10 @@ def test_status_shows_rows_buckets_and_chunks(tmp_path: Path) -> None:
     assert "lost" not in section.lines[0]
     table.put(row(1, 2), row(1, 3))
     table.run()
-    told = status(table.job, open_log=lambda job: table.log.view(job.log))
-    assert "1 records lost to newer ones" in next(each.lines[0] for each in told.sections if each.key == "keyed")
+    report = status(table.job, open_log=lambda job: table.log.view(job.log))
+    assert "1 records lost to newer ones" in next(
+        section.lines[0] for section in report.sections if section.key == "keyed"
+    )
     assert json.dumps(result.as_json())
 
 

@@ -1,4 +1,4 @@
-"""RULES K1 to K4, each as the schedule that it closes."""
+"""RULES K1 to K4, each with the race that it prevents."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TWO = Partition("events", "id-1", 2)
 
 
 def once_at(step: str, act: Callable[[], Any]) -> Environment:
-    """Acts when the step is reached for the first time."""
+    """Calls a function when the step is reached for the first time."""
     done: list[str] = []
 
     def at_step(reached: str) -> None:
@@ -49,15 +49,15 @@ def once_at(step: str, act: Callable[[], Any]) -> Environment:
 
 def buckets_run(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The buckets of every merge job that runs from now on."""
-    seen: list[list[int]] = []
+    merged_buckets: list[list[int]] = []
     run = Merge._run
 
     def noting(self: Merge, plans: Any) -> Any:
-        seen.append([plan.bucket for plan in plans])
+        merged_buckets.append([plan.bucket for plan in plans])
         return run(self, plans)
 
     monkeypatch.setattr(Merge, "_run", noting)
-    return seen
+    return merged_buckets
 
 
 # K1
@@ -71,16 +71,16 @@ def test_k1_the_loser_of_a_race_merges_only_the_buckets_that_the_winner_touched(
     table.put(*(row(1, 0, device, seq=1) for device in devices))
     rival = table.open(None, ONE)
     table.put(row(1, 5, "d7", seq=3), to=ONE)
-    seen = buckets_run(monkeypatch)
+    merged_buckets = buckets_run(monkeypatch)
     table.run(once_at("merged", lambda: finish(rival)), ZERO)
-    mine, others, again = seen
-    assert len(mine) > 4 and len(others) == 1 and again == others
+    own, others, again = merged_buckets
+    assert len(own) > 4 and len(others) == 1 and again == others
     assert table.values() == {**{(device, 1): 0 for device in devices}, ("d7", 1): 5}
     assert table.totals(ZERO) == (40, 39, 0, 1)
 
 
 def test_k1_a_commit_that_changes_no_file_still_makes_the_other_merge_again(tmp_path: Path) -> None:
-    """A delete of a row that is not there leaves only a tombstone: an older insert of the key must see it."""
+    """A delete of an absent row writes only a tombstone: an older insert of the key must see it."""
     table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone")
     table.put(row(1, 10, seq=1))
     table.put(row(1, None, gone=True, seq=2), to=ONE)
@@ -105,22 +105,22 @@ def raced(table: Keyed, monkeypatch: pytest.MonkeyPatch) -> tuple[Rounds[Any], l
     for part in (ZERO, ONE):
         table.put(*(row(number, part.number, f"d{number % 7}") for number in range(60)), to=part)
     rival = table.open(None, ONE)
-    seen = buckets_run(monkeypatch)
+    merged_buckets = buckets_run(monkeypatch)
     table.run(once_at("merged", lambda: finish(rival)), ZERO)
-    return rival, seen
+    return rival, merged_buckets
 
 
-def test_k1_a_race_for_buckets_costs_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_k1_a_lost_race_repeats_the_merge_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Keyed(tmp_path, "partition_keys: [device], row_keys: [kafka_partition, number], buckets: 4")
-    _, seen = raced(table, monkeypatch)
-    assert len(seen) == 3 and seen[2] == seen[1]
+    _, merged_buckets = raced(table, monkeypatch)
+    assert len(merged_buckets) == 3 and merged_buckets[2] == merged_buckets[1]
     assert len(pl.read_delta(table.path)) == 120
 
 
 # K2
 
 
-def test_k2_an_older_update_does_not_bring_a_deleted_row_back(tmp_path: Path) -> None:
+def test_k2_an_older_update_does_not_restore_a_deleted_row(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone")
     table.put(row(1, 10, seq=1), row(1, None, gone=True, seq=5))
     table.run()
@@ -133,18 +133,18 @@ def test_k2_an_older_update_does_not_bring_a_deleted_row_back(tmp_path: Path) ->
     assert table.values() == {("a", 1): 12}
 
 
-def test_k2_tombstones_are_there_before_the_delete_is(tmp_path: Path) -> None:
+def test_k2_tombstones_are_committed_before_the_delete(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], delete: gone")
     table.put(row(1, 10))
     table.run()
     table.put(row(1, None, gone=True))
-    seen: list[tuple[int, int]] = []
+    counts: list[tuple[int, int]] = []
 
     def look() -> None:
-        seen.append((len(pl.read_delta(f"{table.path}_tombstones")), len(table.rows())))
+        counts.append((len(pl.read_delta(f"{table.path}_tombstones")), len(table.rows())))
 
     table.run(once_at("tombstones_written", look))
-    assert seen == [(1, 1)]
+    assert counts == [(1, 1)]
     assert table.rows() == []
 
 
@@ -154,11 +154,11 @@ def test_k2_a_replayed_record_is_as_old_as_its_offset(tmp_path: Path, monkeypatc
     table.run()
     assert table.values() == {("a", 1): 11}
     monkeypatch.setitem(LOGS, KafkaLogSpec, table.log.view)
-    mended = Keyed(tmp_path, table.keyed, on="new_column: ignore", log=table.log)
-    assert replay(mended.job, spark=local_session()) == ReplayReport(runs=1, replayed=3)
+    fixed = Keyed(tmp_path, table.keyed, on="new_column: ignore", log=table.log)
+    assert replay(fixed.job, spark=local_session()) == ReplayReport(runs=1, replayed=3)
     assert table.values() == {("a", 1): 11, ("a", 3): 30}
-    assert mended.verified().ok
-    assert replay(mended.job, spark=local_session()) == ReplayReport()
+    assert fixed.verified().ok
+    assert replay(fixed.job, spark=local_session()) == ReplayReport()
 
 
 def test_k2_records_of_a_recreated_topic_are_newer_than_all_before(tmp_path: Path) -> None:
@@ -166,15 +166,15 @@ def test_k2_records_of_a_recreated_topic_are_newer_than_all_before(tmp_path: Pat
     table.put(*(row(1, number) for number in range(10)))
     table.run()
     table.log.recreate("events", "id-2")
-    anew = Partition("events", "id-2", 0)
-    table.put(row(1, 100), to=anew)
+    recreated = Partition("events", "id-2", 0)
+    table.put(row(1, 100), to=recreated)
     table.run()
     assert table.values() == {("a", 1): 100}
     assert pl.read_delta(table.path)["_sequence"].to_list() == [1 << OFFSET_BITS]
 
 
-def test_k2_records_of_new_partitions_are_newer_than_what_was_in_the_old_ones(tmp_path: Path) -> None:
-    """A key moves when partitions are added: what waits in its old partition by then is older, whatever its offset."""
+def test_k2_records_of_new_partitions_are_newer_than_earlier_ones_of_old_partitions(tmp_path: Path) -> None:
+    """A key moves when partitions are added: unread records in its old partition are older, whatever their offsets."""
     table = Keyed(tmp_path, "row_keys: [number]")
     table.put(row(9, 0))
     table.run()
@@ -188,7 +188,7 @@ def test_k2_records_of_new_partitions_are_newer_than_what_was_in_the_old_ones(tm
     assert table.verified().ok
 
 
-def test_k2_a_tombstone_goes_when_its_time_is_over(tmp_path: Path) -> None:
+def test_k2_a_tombstone_is_removed_after_its_retention(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], delete: gone, tombstone_retention: 1h")
     table.put(row(1, None, gone=True))
     table.run()
@@ -203,7 +203,7 @@ def test_k2_a_tombstone_goes_when_its_time_is_over(tmp_path: Path) -> None:
     assert len(pl.read_delta(f"{table.path}_tombstones")) == 0
 
 
-def test_k2_tombstones_that_a_compaction_puts_together_still_count(tmp_path: Path) -> None:
+def test_k2_tombstones_still_apply_after_a_compaction(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone, buckets: 1")
     for number in range(30):
         table.put(row(number % 25, None, gone=True, seq=10 + number), row(100, number, seq=number))
@@ -221,7 +221,7 @@ def test_k2_tombstones_that_a_compaction_puts_together_still_count(tmp_path: Pat
     assert table.verified().ok
 
 
-def test_k2_tombstones_put_together_before_a_death_are_all_there(tmp_path: Path) -> None:
+def test_k2_a_crash_after_the_compaction_of_tombstones_loses_none(tmp_path: Path) -> None:
     """The process dies between the commit of the tombstones and that of the deletes; the next one does both again."""
     table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone, buckets: 1")
     table.put(row(8, 1, seq=1))
@@ -239,7 +239,7 @@ def test_k2_tombstones_put_together_before_a_death_are_all_there(tmp_path: Path)
     assert table.values() == {} and table.verified().ok
 
 
-def test_k2_two_processes_that_put_the_same_tombstones_together_lose_none(tmp_path: Path) -> None:
+def test_k2_two_processes_that_compact_the_same_tombstones_lose_none(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone, buckets: 1")
     for number in range(8):
         table.put(row(number, None, gone=True, seq=5))
@@ -257,7 +257,7 @@ def test_k2_two_processes_that_put_the_same_tombstones_together_lose_none(tmp_pa
 # K3
 
 
-def test_k3_a_compaction_between_merge_and_commit_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_k3_a_compaction_between_merge_and_commit_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], buckets: 1")
     for number in range(4):
         table.put(row(number, number))
@@ -269,7 +269,7 @@ def test_k3_a_compaction_between_merge_and_commit_loses_and_doubles_nothing(tmp_
     assert table.verified().ok
 
 
-def test_k3_a_compaction_that_a_batch_overtakes_gives_its_groups_up(tmp_path: Path) -> None:
+def test_k3_a_compaction_drops_groups_that_a_batch_has_changed(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], buckets: 1")
     for number in range(3):
         table.put(row(number, number))
@@ -285,7 +285,7 @@ def test_k3_a_compaction_that_a_batch_overtakes_gives_its_groups_up(tmp_path: Pa
 # K4
 
 
-def test_k4_chunks_that_are_there_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_k4_existing_chunks_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Keyed(tmp_path, "row_keys: [number], buckets: 2, chunk_rows: 10", batch=100)
     table.put(*(row(number, number) for number in range(60)))
     table.run()
@@ -298,17 +298,17 @@ def test_k4_chunks_that_are_there_are_not_read_again(tmp_path: Path, monkeypatch
     assert again.totals() == (60, 0, 0, 60)
 
 
-def test_k4_a_chunk_with_another_value_or_sequence_is_looked_at_row_by_row(tmp_path: Path) -> None:
+def test_k4_a_chunk_with_another_value_or_sequence_is_merged_row_by_row(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], sequence: seq, buckets: 1")
     table.put(*(row(number, number, seq=1) for number in range(10)), to=ONE)
     table.run()
     table.put(*(row(number, number, seq=2 if number == 3 else 1) for number in range(10)))
     table.run()
-    # Nine have the sequence and the offset of those that are there, and a lower partition.
+    # Nine have the sequence and the offset of existing rows, and a lower partition.
     assert table.totals() == (10, 1, 0, 9)
 
 
-def test_k4_a_replay_in_other_batches_is_looked_at_row_by_row(tmp_path: Path) -> None:
+def test_k4_a_replay_in_other_batches_is_merged_row_by_row(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], buckets: 2, chunk_rows: 10", batch=100)
     table.put(*(row(number % 40, number) for number in range(60)))
     table.run()
@@ -393,7 +393,7 @@ def test_c2_a_load_whose_response_is_lost_is_read_back(tmp_path: Path, monkeypat
 
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first commit with files lands, and its process hears of an error."""
+    """The first commit with files lands, and its process gets an error."""
     commit = DeltaLog.commit_actions
     lost: list[int] = []
 

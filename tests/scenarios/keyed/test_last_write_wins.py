@@ -38,7 +38,7 @@ def test_a_key_has_one_row_with_the_newest_values(tmp_path: Path) -> None:
     assert table.verified().ok
 
 
-def test_files_that_hold_no_key_of_a_batch_stay_as_they_are(tmp_path: Path) -> None:
+def test_files_without_a_key_of_the_batch_are_not_rewritten(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "partition_keys: [device], row_keys: [number], buckets: 1")
     for first in range(0, 500, 100):
         table.put(*(row(number, 0) for number in range(first, first + 100)))
@@ -50,7 +50,7 @@ def test_files_that_hold_no_key_of_a_batch_stay_as_they_are(tmp_path: Path) -> N
     assert table.values()["a", 250] == 7 and len(table.values()) == 500
 
 
-def test_a_file_with_the_range_but_not_the_key_stays_too(tmp_path: Path) -> None:
+def test_a_file_whose_range_has_the_key_but_no_row_is_not_rewritten(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "partition_keys: [device], row_keys: [number], buckets: 1")
     table.put(row(1, 0), row(9, 0))
     table.run()
@@ -100,14 +100,14 @@ def test_a_tombstone_whose_row_cannot_be_identified_is_quarantined(tmp_path: Pat
     assert table.totals() == (2, 1, 1, 0)
 
 
-def test_nulls_of_a_merge_keep_the_values_that_are_there(tmp_path: Path) -> None:
+def test_nulls_of_partial_updates_keep_existing_values(tmp_path: Path) -> None:
     table = Keyed(tmp_path, "row_keys: [number], delete: gone, partial_updates: merge")
     table.put(row(1, 10, note="a"), row(2, 20))
     table.run()
-    table.put(row(1, None, note="b"), row(2, None, gone=True), row(2, None, note="anew"))
+    table.put(row(1, None, note="b"), row(2, None, gone=True), row(2, None, note="new"))
     table.run()
     result = {item["number"]: (item["value"], item["note"]) for item in table.rows()}
-    assert result == {1: (10, "b"), 2: (None, "anew")}
+    assert result == {1: (10, "b"), 2: (None, "new")}
 
 
 def test_nested_values_are_merged_as_a_whole(tmp_path: Path) -> None:
@@ -137,21 +137,21 @@ def test_a_late_partial_update_fills_in_what_newer_ones_left_out(tmp_path: Path,
         if runs > 1:
             table.run()
     table.run()
-    [found] = table.rows()
-    assert (found["value"], found["note"], found["color"], found["seq"]) == (10, "new", "red", 5)
+    [stored] = table.rows()
+    assert (stored["value"], stored["note"], stored["color"], stored["seq"]) == (10, "new", "red", 5)
     assert table.verified().ok
 
 
 @pytest.mark.parametrize("runs", [1, 3], ids=["one-batch", "three-batches"])
-def test_a_late_delete_takes_the_values_that_are_older(tmp_path: Path, runs: int) -> None:
+def test_a_late_delete_removes_only_older_values(tmp_path: Path, runs: int) -> None:
     table = Keyed(tmp_path, PARTIAL)
     for number, record in enumerate([row(1, 10, seq=1), row(1, None, note="n", seq=5), row(1, None, gone=True, seq=3)]):
         table.put(record, to=ONE if number % 2 else ZERO)
         if runs > 1:
             table.run()
     table.run()
-    [found] = table.rows()
-    assert (found["value"], found["note"], found["seq"]) == (None, "n", 5)
+    [stored] = table.rows()
+    assert (stored["value"], stored["note"], stored["seq"]) == (None, "n", 5)
     assert table.verified().ok
 
 
@@ -181,13 +181,13 @@ def test_an_older_sequence_changes_nothing(tmp_path: Path) -> None:
 
 @dataclass(slots=True)
 class Oracle:
-    """A dictionary: of each key the operation with the greatest order."""
+    """A dictionary of the operation with the greatest order, by key."""
 
     operations: dict[tuple[str, int], tuple[Any, int | None]]
 
     def apply(self, key: tuple[str, int], order: Any, value: int | None) -> None:
-        known = self.operations.get(key)
-        if known is None or order > known[0]:
+        newest = self.operations.get(key)
+        if newest is None or order > newest[0]:
             self.operations[key] = (order, value)
 
     @property
@@ -229,7 +229,7 @@ def test_a_keyed_table_equals_a_dictionary_of_its_records(
     ),
     step=st.sampled_from(["merged", "checked", "tombstones_written", "committed"]),
 )
-def test_processes_that_write_the_same_keys_come_to_the_same_rows(
+def test_processes_that_write_the_same_keys_give_the_rows_of_one_process(
     tmp_path: Path, records: list[tuple[int, int, bool, int, bool]], step: str
 ) -> None:
     keyed = "row_keys: [device, number], delete: gone, sequence: seq, buckets: 2, chunk_rows: 3"
@@ -267,24 +267,24 @@ def test_merged_rows_equal_a_dictionary_of_the_records(
 ) -> None:
     keyed = "row_keys: [number], delete: gone, partial_updates: merge, buckets: 2, chunk_rows: 3"
     table = Keyed(fresh_folder(tmp_path), keyed)
-    wanted: dict[int, tuple[int | None, str | None]] = {}
+    expected: dict[int, tuple[int | None, str | None]] = {}
     for turn, (number, value, note, gone) in enumerate(records):
         table.put(row(number, value, note=note, gone=True if gone else None))
         if gone:
-            wanted.pop(number, None)
+            expected.pop(number, None)
         else:
-            before = wanted.get(number, (None, None))
-            wanted[number] = (before[0] if value is None else value, before[1] if note is None else note)
+            before = expected.get(number, (None, None))
+            expected[number] = (before[0] if value is None else value, before[1] if note is None else note)
         if turn % cuts[0] == 0:
             table.run()
     table.run()
-    assert {item["number"]: (item["value"], item["note"]) for item in table.rows()} == wanted
+    assert {item["number"]: (item["value"], item["note"]) for item in table.rows()} == expected
     assert table.verified().ok
 
 
 @pytest.mark.parametrize("mode", ["replace", "merge"])
 def test_a_batch_read_twice_changes_nothing(tmp_path: Path, mode: str) -> None:
-    """Another job reads the same topic into the same table: every record is there already."""
+    """Another job reads the same topic into the same table, which has every record already."""
     keyed = f"row_keys: [number], delete: gone, partial_updates: {mode}"
     table = Keyed(tmp_path, keyed)
     table.put(*(row(number % 7, number, gone=number == 5) for number in range(20)))

@@ -1,4 +1,4 @@
-"""Batch loads: each file once, save modes as their names say, overwrites that are one commit."""
+"""Batch loads: each file once, each save mode as documented, overwrites in one commit."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_file_of_another_format_is_refused_and_not_skipped(tmp_path: Path, nam
 
 
 def test_delta_tables_and_folders_with_values_are_refused(tmp_path: Path) -> None:
-    """Their files alone have not all rows and values, or have too many."""
+    """Their files alone lack rows and values, or have too many."""
     table = Keyed(tmp_path, KEYED)
     frame(row(1, 1)).write_delta(str(tmp_path / "delta"))
     with pytest.raises(UserError, match="Delta table"):
@@ -101,7 +101,7 @@ def test_delta_tables_and_folders_with_values_are_refused(tmp_path: Path) -> Non
             load(table, path)
 
 
-def test_a_load_repeated_finds_nothing_to_do(tmp_path: Path) -> None:
+def test_a_repeated_load_does_nothing(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     folder = files(tmp_path / "in", frame(*(row(number, number) for number in range(50))), frame(row(99, 9)))
     load(table, folder)
@@ -110,7 +110,7 @@ def test_a_load_repeated_finds_nothing_to_do(tmp_path: Path) -> None:
     assert table.table().version == version
 
 
-def test_a_file_written_again_with_the_same_rows_is_known_by_its_chunks(tmp_path: Path) -> None:
+def test_a_rewritten_file_with_the_same_rows_is_recognized_by_its_chunks(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     rows = frame(*(row(number, number) for number in range(50)))
     load(table, files(tmp_path / "in", rows))
@@ -121,7 +121,7 @@ def test_a_file_written_again_with_the_same_rows_is_known_by_its_chunks(tmp_path
 
 
 def test_rows_that_were_compacted_are_found_row_by_row(tmp_path: Path) -> None:
-    """Their chunks have other names now: nothing is skipped unread, and nothing changes."""
+    """Their chunks have other names now: every row is compared, and nothing changes."""
     table = Keyed(tmp_path, KEYED)
     parts = [frame(*(row(number, number) for number in range(first, first + 5))) for first in (0, 5)]
     for number, part in enumerate(parts):
@@ -134,7 +134,7 @@ def test_rows_that_were_compacted_are_found_row_by_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["runs_staged", "tombstones_written", "committed"])
-def test_an_interrupted_load_goes_on(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_load_continues(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.tables.keyed.loading.load.FILES_PER_COMMIT_MAX", 1)
     table = Keyed(tmp_path, KEYED)
     folder = files(tmp_path / "in", *(frame(row(number, number)) for number in range(4)))
@@ -187,7 +187,7 @@ def test_an_overwrite_that_fails_leaves_the_table_as_it_was(tmp_path: Path) -> N
     table = Keyed(tmp_path, KEYED)
     load(table, files(tmp_path / "one", frame(row(1, 1))))
     bad = files(tmp_path / "two", frame(row(2, 2), {"device": "a", "number": None, "value": 3}))
-    with pytest.raises(UserError, match="no place"):
+    with pytest.raises(UserError, match="cannot be stored"):
         load(table, bad, mode=SaveMode.OVERWRITE)
     assert table.values() == {("a", 1): 1}
 
@@ -195,7 +195,7 @@ def test_an_overwrite_that_fails_leaves_the_table_as_it_was(tmp_path: Path) -> N
 def test_a_damaged_file_is_reported_and_changes_nothing(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     load(table, files(tmp_path / "one", frame(row(1, 1))))
-    (tmp_path / "text.parquet").write_bytes(b"this is no Parquet file")
+    (tmp_path / "text.parquet").write_bytes(b"this is not a Parquet file")
     for mode in SaveMode:
         with pytest.raises(UserError, match=r"text\.parquet"):
             load(table, str(tmp_path / "text.parquet"), mode=mode)
@@ -203,7 +203,7 @@ def test_a_damaged_file_is_reported_and_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_column_of_another_type_is_reported_with_its_file(tmp_path: Path) -> None:
-    """A number that is no whole one has no place in a column of whole numbers, and is not rounded."""
+    """A fraction is refused in a column of integers, and not rounded."""
     table = Keyed(tmp_path, KEYED)
     rows = pl.DataFrame({"device": ["a"], "number": [1], "value": [1.5]})
     with pytest.raises(UserError, match="do not fit") as refused:
@@ -226,7 +226,7 @@ def test_new_columns_are_declared_or_ignored(tmp_path: Path) -> None:
 
 
 def test_an_empty_load_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nothing to load"):
+    with pytest.raises(UserError, match="no files to load"):
         load(Keyed(tmp_path, KEYED), str(tmp_path / "nowhere"))
 
 
@@ -240,7 +240,7 @@ def committable(table: Keyed) -> int:
 def test_a_load_that_landed_or_was_refused_leaves_no_runs(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     load(table, files(tmp_path / "in", frame(row(1, 1))))
-    with pytest.raises(UserError, match="no place"):
+    with pytest.raises(UserError, match="cannot be stored"):
         load(table, files(tmp_path / "bad", frame(row(2, 2)), frame({"device": "a"})))
     assert committable(table) == 0
 
@@ -293,7 +293,7 @@ def test_a_key_that_an_overwrite_restored_is_replaced_by_later_loads(tmp_path: P
 
 
 def test_an_update_older_than_the_delete_does_not_replace_a_restored_row(tmp_path: Path) -> None:
-    """RULES K2 holds for the log, whatever loads do."""
+    """Loads do not break RULES K2 for the log."""
     table = Keyed(tmp_path, KEYED + ", delete: gone, sequence: seq")
     table.put(row(1, 1, seq=1), row(1, None, seq=10, gone=True))
     table.run()

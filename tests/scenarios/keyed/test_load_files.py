@@ -1,4 +1,4 @@
-"""What files bring: values as the table types them, computed columns as records have them."""
+"""Rows of loaded files: values in the types of the table, computed columns as for records."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_computed_columns_have_the_values_that_records_have(tmp_path: Path) -> N
     assert table.verified(values=False).ok
 
 
-def test_a_computed_value_that_a_file_brings_counts_where_its_fields_are_not_there(tmp_path: Path) -> None:
+def test_a_computed_value_in_a_file_is_kept_if_its_fields_are_missing(tmp_path: Path) -> None:
     """A file may be a copy of the table."""
     table = Keyed(tmp_path, **COMPUTED)
     at = {"id": 5, "at": datetime(2026, 3, 2, tzinfo=UTC)}
@@ -89,7 +89,7 @@ def test_a_computed_value_that_a_file_brings_counts_where_its_fields_are_not_the
 def test_a_row_without_a_value_for_a_partition_column_is_refused(tmp_path: Path) -> None:
     schema = "device: string, number: long, value: long, at: string"
     table = Keyed(tmp_path, KEYED, schema, columns="day: day(at)")
-    with pytest.raises(UserError, match="no place") as refused:
+    with pytest.raises(UserError, match="cannot be stored") as refused:
         load(table, written(tmp_path, device=["a", "a"], number=[1, 2], at=["2026-03-01", "soon"]))
     assert 'a.parquet row 2: day: "soon" is not a time' in refused.value.detail
 

@@ -1,4 +1,4 @@
-"""Whatever dies at whatever step, a keyed table ends as the dictionary that a program would have kept."""
+"""Processes die at any step, and a keyed table ends with the rows of a plain dictionary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEPT = WalLimits(reserve_bytes=1024)
 TRIM_STEPS = ("wal_trimmed", "wal_committed")
 
 
-def test_processes_loads_and_compactions_that_die_leave_what_a_dictionary_would_hold(tmp_path: Path) -> None:
+def test_a_keyed_table_with_killed_processes_loads_and_compactions_equals_a_dictionary(tmp_path: Path) -> None:
     died_at: set[str] = set()
     decks = Decks(random.Random(7))
     for seed in range(SEEDS):
@@ -36,7 +36,7 @@ def test_processes_loads_and_compactions_that_die_leave_what_a_dictionary_would_
         walk = Walk(folder, random.Random(seed), decks)
         for _ in range(STEPS):
             walk.step()
-        walk.settled()
+        walk.check_final_state()
         died_at |= walk.died_at
     assert died_at == {*RUN_STEPS, *LOAD_STEPS, *COMPACT_STEPS, *VACUUM_STEPS} - {NOWHERE}
 
@@ -51,7 +51,7 @@ class WalWalk(Walk):
         super().__init__(folder, chance, decks)
 
     def move(self, url: str) -> None:
-        """The next server listens elsewhere."""
+        """The next server listens on another address."""
         self.url = url
         self.write_job()
 
@@ -97,7 +97,7 @@ def trim_and_die(folder: Path, step: str) -> bool:
 
 @pytest.mark.parametrize("step", TRIM_STEPS)
 def test_a_keyed_table_from_a_wal_with_killed_trims_equals_a_dictionary(tmp_path: Path, step: str) -> None:
-    """Servers come and go; each is killed at a step of its trim, and the job at a step of its own."""
+    """Each server is killed at a step of its trim, and the job at one of its own steps."""
     chance, walk, died = random.Random(step), None, 0
     decks = Decks(chance)
     for _ in range(5):
@@ -111,4 +111,4 @@ def test_a_keyed_table_from_a_wal_with_killed_trims_equals_a_dictionary(tmp_path
     assert walk is not None and died > 1
     with serving(tmp_path / "wal") as url:
         walk.move(url)
-        walk.settled()
+        walk.check_final_state()

@@ -1,4 +1,4 @@
-"""A random walk of a keyed table: records, processes, loads, compactions and trims, of which many die at some step."""
+"""A random walk of a keyed table: records, processes, loads, compactions and trims, many of which die at a step."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LOAD_STEPS = ("runs_staged", "tombstones_written", "committed", NOWHERE)
 
 
 class Deck:
-    """At which step the next process dies: each in its turn, until one has."""
+    """The step at which the next process dies: each step in turn, until a process has died there."""
 
     def __init__(self, chance: random.Random, *steps: str) -> None:
         self._steps = cycle(chance.sample(steps, len(steps)))
@@ -65,7 +65,7 @@ class Deck:
 
 
 class Decks:
-    """The steps of everything that can die, from walk to walk."""
+    """The steps of everything that can die, shared by all walks."""
 
     def __init__(self, chance: random.Random) -> None:
         self.of_run = Deck(chance, *RUN_STEPS)
@@ -76,7 +76,7 @@ class Decks:
 
 @dataclass
 class Walk:
-    """One table, whoever writes it, and a dictionary of what it must hold."""
+    """One table with all its writers, and a dictionary of the expected rows."""
 
     folder: Path
     chance: random.Random
@@ -90,7 +90,7 @@ class Walk:
 
     def __post_init__(self) -> None:
         self._fresh = self.chance.sample(range(1_000_000), 5000)
-        """Sequences that no record has: they come in no order."""
+        """Unused sequences, in random order."""
         self.write_job()
 
     def write_job(self) -> None:
@@ -123,7 +123,7 @@ class Walk:
         self.chance.choice(acts)()
 
     def put(self) -> None:
-        """Inserts, updates and deletes, out of order; and records that a producer sends once more."""
+        """Inserts, updates and deletes, out of order; and records that a producer sends again."""
         for _ in range(self.chance.randrange(1, 15)):
             again = self._sent and self.chance.random() < 0.2
             record = self.chance.choice(self._sent) if again else self._record()
@@ -134,11 +134,11 @@ class Walk:
     def run(self) -> None:
         """One process with all partitions, or with one of them."""
         self.put()
-        mine = self.chance.choice([(ZERO, ONE), (ZERO,), (ONE,)])
-        self._dying(self.decks.of_run, lambda environment: self._run(environment, *mine))
+        partitions = self.chance.choice([(ZERO, ONE), (ZERO,), (ONE,)])
+        self._dying(self.decks.of_run, lambda environment: self._run(environment, *partitions))
 
     def race(self) -> None:
-        """While one process is at some step, another with the other partition comes to its end, or a compaction."""
+        """While one process is at some step, another with the other partition, or a compaction, completes."""
         self.put()
         self._created()
         rivals: list[Callable[[], object]] = [lambda: self._run(Environment(), ONE), self.compact]
@@ -152,7 +152,7 @@ class Walk:
         self._run(Environment(at_step=at_step), ZERO)
 
     def load(self) -> None:
-        """Rows of a file; a load that dies is repeated until it has come to its end."""
+        """Load rows of a file; a load that dies is repeated until it completes."""
         rows = [{**self._record(), "gone": False} for _ in range(self.chance.randrange(1, 10))]
         self._loads += 1
         file = self.folder / f"{self._loads}.parquet"
@@ -175,11 +175,11 @@ class Walk:
         vacuum = kind_of(self.job).vacuum
         self._dying(self.decks.of_vacuum, lambda environment: vacuum(self.job, VacuumRequest(), environment))
 
-    def settled(self) -> None:
-        """Let a process come to the end: the table is the dictionary, and proves itself against the log."""
+    def check_final_state(self) -> None:
+        """Run a process to the end: the table equals the dictionary, and `verify` agrees."""
         self._run(Environment(), ZERO, ONE)
-        wanted = {key: row["value"] for key, row in self._newest.items() if not row["gone"]}
-        assert self.rows() == wanted
+        expected = {key: row["value"] for key, row in self._newest.items() if not row["gone"]}
+        assert self.rows() == expected
         report = verify(self.job, values=Sample(None), open_log=self.open_log)
         open_questions = {question.what.split(maxsplit=1)[1] for check in report.checks for question in check.unproven}
         assert report.verdict is not Verdict.VIOLATED, [check for check in report.checks if not check.ok]
@@ -200,7 +200,7 @@ class Walk:
         finish(open_rounds(self.job, local_session(), environment, claims, self.open_log))
 
     def _dying(self, deck: Deck, act: Callable[[Environment], object]) -> bool:
-        """Whether the act came to its end."""
+        """Whether the act completed."""
         step = deck.step
         try:
             act(Environment(at_step=crash_at(step)))

@@ -1,4 +1,4 @@
-"""What is done to the files of a rollup, so that `verify` has something to find."""
+"""Damages the files of a rollup for tests of `verify`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def files(rollup: Rollup, table: str, interval: str = "") -> list[Path]:
 
 
 def rewrite(path: Path, alter: Alter) -> None:
-    """In its place and of the same rows' number and size, as far as Parquet lets it."""
+    """Rewrite a file in place, with the same number of rows and, if Parquet allows, the same size."""
     pq.write_table(alter(pq.ParquetFile(path).read()), path)
 
 

@@ -1,4 +1,4 @@
-"""What a rollup must come to, by plain Python over all points and the log of the partials, read as JSON."""
+"""The expected windows of a rollup, by plain Python over all points and the log of the partials, read as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Order:
-    """What the partials say of the order of things: how far each partition was when each close began."""
+    """The order of commits in the partials: the position of each partition when each close began."""
 
     untils_ms: list[int] = field(default_factory=list)
     positions: list[dict[int, int]] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Order:
     now: dict[int, int] = field(default_factory=dict)
 
     def epoch(self, place: Place) -> int | None:
-        """How many closes were begun before the record was committed; None: it is not committed."""
+        """The number of closes that began before the record was committed; None: it is not committed."""
         number, offset = place
         if self.now.get(number, 0) <= offset:
             return None
@@ -49,7 +49,7 @@ class Order:
 
 
 def order_of(partials: Path) -> Order:
-    """From the commits, one after the other: nothing of the program's own reading of them is used."""
+    """Read the commits one after the other, without code of the program."""
     order = Order()
     for commit in sorted((partials / "_delta_log").glob("*.json")):
         lines = [json.loads(line) for line in commit.read_text().splitlines()]
@@ -65,7 +65,7 @@ def order_of(partials: Path) -> Order:
 
 
 @dataclass(slots=True)
-class Wanted:
+class Expected:
     """The windows that are closed, and how many points of each interval are not in them."""
 
     windows: dict[Window, dict[str, float]]
@@ -73,7 +73,7 @@ class Wanted:
     open: dict[str, int]
 
 
-def wanted(points: Iterable[Sent], order: Order, intervals: Sequence[str], *, update: bool) -> Wanted:
+def expected_windows(points: Iterable[Sent], order: Order, intervals: Sequence[str], *, update: bool) -> Expected:
     """With `update` a closed window has all points that were committed before the last close began."""
     grouped: dict[Window, list[Sent]] = defaultdict(list)
     late, still_open = dict.fromkeys(intervals, 0), dict.fromkeys(intervals, 0)
@@ -91,19 +91,19 @@ def wanted(points: Iterable[Sent], order: Order, intervals: Sequence[str], *, up
                 grouped[point.series, interval, start].append(point)
             else:
                 late[interval] += 1
-    return Wanted({key: values_of(group) for key, group in grouped.items()}, late, still_open)
+    return Expected({key: values_of(group) for key, group in grouped.items()}, late, still_open)
 
 
 def values_of(points: Sequence[Sent]) -> dict[str, float]:
     values = sorted(point.value for point in points)
-    first, last = min(item.at for item in points), max(each.at for each in points)
+    first, last = min(point.at for point in points), max(point.at for point in points)
     return {
         "count": len(values),
         "sum": sum(values),
         "min": values[0],
         "max": values[-1],
-        "first": min(each.value for each in points if each.at == first),
-        "last": max(each.value for each in points if each.at == last),
+        "first": min(point.value for point in points if point.at == first),
+        "last": max(point.value for point in points if point.at == last),
         "mean": sum(values) / len(values),
     }
 

@@ -1,4 +1,4 @@
-"""A rollup on twins, with a clock that only the test moves, and what it should come to by plain Python."""
+"""A rollup on in-memory twins, with a clock that only the test moves, and the expected windows by plain Python."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ class Rollup:
         return dict(result)
 
     def status(self) -> dict[str, Any]:
-        told = kind_of(self.job).status(self.job, lambda job: self.log.view(job.log), lambda: self.clock)
-        return dict(told.as_json()["rollup"])
+        report = kind_of(self.job).status(self.job, lambda job: self.log.view(job.log), lambda: self.clock)
+        return dict(report.as_json()["rollup"])
 
     def late(self) -> dict[str, int]:
         return {item["interval"]: item["late"] for item in self.status()["windows"]}
@@ -166,7 +166,7 @@ def partition(number: int, topic: str = "metrics") -> Partition:
 
 
 def expected(points: Iterable[tuple[str, float, float]], intervals: Iterable[str]) -> dict[Window, Values]:
-    """What windows of (series, time, value) come to, by plain Python."""
+    """The windows of points (series, time, value), by plain Python."""
     grouped: Mapping[Window, list[float]] = defaultdict(list)
     for series, at, value in points:
         for interval in intervals:

@@ -1,4 +1,4 @@
-"""`verify` finds what was done to the files and numbers of a rollup, or says that it could not prove them."""
+"""`verify` finds damage to the files and numbers of a rollup, or reports what it could not prove."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_an_altered_window_is_found(alter: Alter, interval: str, rollup: Rollup)
     assert rollup.verdicts()["windows"] == "violated"
 
 
-def test_a_window_that_is_there_twice_is_found(rollup: Rollup) -> None:
+def test_a_duplicate_window_is_found(rollup: Rollup) -> None:
     rewrite(files(rollup, WINDOWS, "1m")[0], lambda rows: pa.concat_tables([rows, rows.slice(0, 1)]))
     assert rollup.verdicts()["windows"] == "violated"
 
@@ -182,7 +182,7 @@ def aged(tmp_path_factory: pytest.TempPathFactory) -> Rollup:
         rollup.run()
         rollup.clock += 3600
     for number, host in enumerate("ab"):
-        rollup.send(number, *(point(rollup.clock + each, each % 5, host) for each in range(0, 200, 10)))
+        rollup.send(number, *(point(rollup.clock + second, second % 5, host) for second in range(0, 200, 10)))
     rollup.clock += 200
     rollup.run()
     assert rollup.late() == {"1m": 1, "10m": 0}
@@ -214,7 +214,7 @@ def rollup_is_proven(rollup: Rollup) -> bool:
     "alter", ["count", "mean", "metric", "tags", "close", "bucket", "revision", "missing", "sum", "max", "last"]
 )
 def test_damage_is_found_where_some_partials_were_deleted(alter: str, row: int, old: Rollup) -> None:
-    """Of windows whose partials are gone only what contradicts the rest of the row, or the sums over all rows."""
+    """Without partials only values that contradict the row itself, or the sums over all rows, are found."""
     changes: dict[str, Callable[[Any], object]] = {
         "metric": lambda _: "cpu.idle",
         "tags": lambda _: [("host", "c")],
@@ -239,7 +239,7 @@ def test_damage_is_found_where_some_partials_were_deleted(alter: str, row: int, 
 
 @pytest.mark.parametrize("column", ["sum", "min", "max", "first", "last", "metric"])
 def test_altered_open_partials_are_found_in_the_log(column: str, old: Rollup) -> None:
-    """Both tables tell the same: only the records of the log know better, also where earlier partials are removed."""
+    """Both tables agree: only the records of the log reveal it, also where earlier partials are removed."""
     newest = max(
         files(old, PARTIALS), key=lambda path: pq.ParquetFile(path).read(["window_start"])["window_start"][0].as_py()
     )
@@ -253,7 +253,7 @@ def test_altered_open_partials_are_found_in_the_log(column: str, old: Rollup) ->
     ("column", "by", "verdict"),
     [("count", -1, "violated"), ("max", -1, "violated"), ("sum", 1, "not proven"), ("first", 1, "not proven")],
 )
-def test_partials_of_which_the_log_lost_records_are_at_least_what_it_still_has(
+def test_partials_whose_records_the_log_lost_have_at_least_the_retained_points(
     column: str, by: int, verdict: str, tmp_path: Path
 ) -> None:
     rollup = Rollup(tmp_path, "aggregates: [first, last]\n")

@@ -1,4 +1,4 @@
-"""What the program of the source document got wrong (its eleven defects), and what happens here instead."""
+"""The eleven defects of the program in the source document, and the correct behaviour."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fill(rollup: Rollup, seconds: range, number: int = 0, host: str = "a") -> No
 
 
 def silence(rollup: Rollup, seconds: float = 3600) -> None:
-    """What is there is read, and then nothing comes for so long."""
+    """Read all records, then receive nothing for so long."""
     rollup.run()
     rollup.clock += seconds
 
@@ -41,14 +41,14 @@ def test_1_a_restart_counts_no_record_again(rollup: Rollup) -> None:
     rollup.run()
     silence(rollup)
     rollup.run()
-    wanted = [(f'cpu.load{{"host":"{host}"}}', START + each, each) for host in "ab" for each in range(200)]
-    assert rollup.windows() == expected(wanted, ("1m", "10m"))
+    points = [(f'cpu.load{{"host":"{host}"}}', START + second, second) for host in "ab" for second in range(200)]
+    assert rollup.windows() == expected(points, ("1m", "10m"))
 
 
-def test_2_event_time_does_not_go_back_to_a_partition_that_was_not_seen_before(rollup: Rollup) -> None:
+def test_2_a_new_partition_does_not_move_event_time_back(rollup: Rollup) -> None:
     fill(rollup, range(300))
     rounds = rollup.run()
-    assert rollup.counts("1m") == {}, "partition 1 has seen nothing and is not idle"
+    assert rollup.counts("1m") == {}, "partition 1 has no points and is not idle"
     fill(rollup, range(100), 1)
     rollup.run(rounds)
     assert rollup.counts("1m") == {START: 120}
@@ -60,7 +60,7 @@ def test_2_event_time_does_not_go_back_to_a_partition_that_was_not_seen_before(r
     assert rollup.late() == {"1m": 0, "10m": 0}
 
 
-def test_3_an_idle_partition_stops_nothing(rollup: Rollup) -> None:
+def test_3_an_idle_partition_does_not_hold_windows_open(rollup: Rollup) -> None:
     fill(rollup, range(10), 1)
     rollup.run()
     silence(rollup, 31)
@@ -79,8 +79,8 @@ WITHOUT_POINTS = {
 
 
 @pytest.mark.parametrize("record", WITHOUT_POINTS.values(), ids=WITHOUT_POINTS.keys())
-def test_3_a_partition_whose_records_hold_no_points_stops_nothing(tmp_path: Path, record: bytes | None) -> None:
-    """Whenever tables and log are looked at, the partition has an unread record."""
+def test_3_a_partition_without_points_does_not_hold_windows_open(tmp_path: Path, record: bytes | None) -> None:
+    """Whenever tables and log are checked, the partition has an unread record."""
     rollup = Rollup(tmp_path, decode="{format: telegraf, blacklist: [{name: 'cpu\\.secret'}]}")
     rounds = rollup.open()
     for second in range(0, 200, 5):
@@ -90,8 +90,8 @@ def test_3_a_partition_whose_records_hold_no_points_stops_nothing(tmp_path: Path
         rollup.send(1, record)
     assert rollup.counts("1m") == {START: 60, START + 60: 60}
     assert rollup.late() == {"1m": 0, "10m": 0}
-    told = rollup.status()
-    assert (told["without_points"], told["held_by"]) == (["metrics/1"], "metrics/0")
+    report = rollup.status()
+    assert (report["without_points"], report["held_by"]) == (["metrics/1"], "metrics/0")
 
 
 def test_3_a_bounded_run_closes_windows_although_one_partition_has_no_points(rollup: Rollup) -> None:
@@ -111,7 +111,7 @@ def test_3_a_bounded_run_closes_windows_although_one_partition_has_no_points(rol
 
 
 def test_3_unread_records_hold_windows_open_although_all_before_them_held_no_points(rollup: Rollup) -> None:
-    """The process of partition 1 is away for as long as partition 0 goes on."""
+    """The process of partition 1 is stopped while partition 0 is read."""
     ownership = Ownership({0: (0, 1), 1: (1, 1)})
     one, other = (rollup.open(Sharing(ownership, process)) for process in (0, 1))
     for second in range(0, 40, 10):
@@ -122,8 +122,8 @@ def test_3_unread_records_hold_windows_open_although_all_before_them_held_no_poi
     rollup.send(1, *(point(START + number) for number in range(40, 100)))
     fill(rollup, range(40, 200))
     rollup.run(one)
-    told = rollup.status()
-    assert (told["held_by"], told["held_because"]) == ("metrics/1", "it has unread records")
+    report = rollup.status()
+    assert (report["held_by"], report["held_because"]) == ("metrics/1", "it has unread records")
     assert rollup.counts("1m") == {}
     rollup.run(other)
     rollup.run(one)
@@ -131,7 +131,7 @@ def test_3_unread_records_hold_windows_open_although_all_before_them_held_no_poi
     assert rollup.late() == {"1m": 0, "10m": 0}
 
 
-def test_3_a_removed_topic_stops_nothing(rollup: Rollup) -> None:
+def test_3_a_removed_topic_does_not_hold_windows_open(rollup: Rollup) -> None:
     fill(rollup, range(200))
     fill(rollup, range(30), 1)
     rollup.run()
@@ -165,7 +165,7 @@ def test_4_an_accepted_point_ahead_of_the_clock_makes_no_present_point_late(roll
     assert rollup.late() == {"1m": 0, "10m": 0}
 
 
-def test_5_a_full_disk_destroys_nothing(rollup: Rollup) -> None:
+def test_5_a_full_disk_loses_nothing(rollup: Rollup) -> None:
     fill(rollup, range(100))
     fill(rollup, range(100), 1)
     rollup.run()
@@ -183,7 +183,7 @@ def test_5_a_full_disk_destroys_nothing(rollup: Rollup) -> None:
 
 @contextmanager
 def no_space() -> Iterator[None]:
-    """No file can grow beyond a few bytes, whoever writes it."""
+    """No process can write more than a few bytes to a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
     try:
@@ -270,8 +270,8 @@ def test_10_fields_of_quarantined_records_are_not_counted(tmp_path: Path) -> Non
     record = b'{"name":"cpu","tags":{},"timestamp":%d,"fields":{"s":"text","f":1e999,"secret":1,"ok":1}}'
     rollup.send(0, record % (START + 365 * 86400), record % START, record.replace(b'"ok":1', b'"ok":1,"ok":2') % START)
     rollup.run()
-    told = rollup.status()
-    assert {name: told[name] for name in ("points", "non_numeric", "non_finite", "blacklisted", "future")} == {
+    report = rollup.status()
+    assert {name: report[name] for name in ("points", "non_numeric", "non_finite", "blacklisted", "future")} == {
         "points": 1,
         "non_numeric": 1,
         "non_finite": 1,

@@ -1,4 +1,4 @@
-"""Whole lives of rollups, drawn from seeds, against plain Python: `pytest -k 'seed7 and drop'` plays one again."""
+"""Random histories of rollups against plain Python: `pytest -k 'seed7 and drop'` replays one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.tables.rollup import aggregate, close_task, decide, pages, publishing
-from tests.scenarios.rollup.oracle import check_published, compared, order_of, wanted
+from tests.scenarios.rollup.oracle import check_published, compared, expected_windows, order_of
 from tests.scenarios.rollup.rollups import Rollup, expected
 from tests.scenarios.rollup.walk import Walk
 from tests.support.memory_output import MemoryCluster
@@ -19,7 +19,7 @@ INTERVALS = ("1m", "10m", "1h")
 PUBLISH = "publish: {topic: rollups, format: json, buckets: 3}\n"
 ENDS = ("first", "last", "mean")
 SEEDS = range(tries(1))
-"""More of them find more: each is another life."""
+"""Each seed is another history."""
 
 
 def lived(
@@ -30,7 +30,7 @@ def lived(
     monkeypatch: pytest.MonkeyPatch,
     pointless: Sequence[int] | None = None,
 ) -> Walk:
-    """A life up to its last record. `pointless`: the partitions of three that carry no points; None: drawn."""
+    """A history up to its last record. `pointless`: the partitions of three that have no points; None: random."""
     rng = random.Random(f"{seed}/{policy}/{publish}")
     monkeypatch.setattr(decide, "CLOSE_ROWS_MAX", rng.choice((10, 100, 1000)))
     monkeypatch.setattr(close_task, "MERGED_ROWS_MAX", rng.choice((3, 20, 1000)))
@@ -58,7 +58,7 @@ def test_every_point_matches_the_oracle_under_random_steps(
 ) -> None:
     walk = lived(tmp_path, seed, policy, publish, monkeypatch)
     rollup = walk.rollup
-    walk.settle()
+    walk.run_to_end()
     check(walk, policy)
     walk.finish()
     check(walk, policy)
@@ -75,16 +75,18 @@ def test_every_point_matches_the_oracle_with_partitions_without_points(
     seed: int, pointless: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     walk = lived(tmp_path, seed, "drop", False, monkeypatch, pointless)
-    walk.settle()
+    walk.run_to_end()
     check(walk, "drop")
     walk.finish()
     check(walk, "drop")
 
 
 def check(walk: Walk, policy: str) -> None:
-    """Between closes: what is closed, late and open is what the order of commits says."""
+    """Between closes: closed, late and open points follow from the order of commits."""
     rollup = walk.rollup
-    result = wanted(walk.points, order_of(rollup.folder / "windows_partials"), INTERVALS, update=policy == "update")
+    result = expected_windows(
+        walk.points, order_of(rollup.folder / "windows_partials"), INTERVALS, update=policy == "update"
+    )
     rows = compared(rollup.rows(), ("count", "sum", "min", "max", *ENDS))
     assert rows == {key: pytest.approx(values) for key, values in result.windows.items()}
     assert rollup.late() == result.late

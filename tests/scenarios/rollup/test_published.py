@@ -87,13 +87,13 @@ def test_a_record_that_is_missing_is_found_unless_retention_may_have_taken_it(ro
     assert "no longer has all its records" in trimmed.unproven[0].what
 
 
-def test_a_record_that_is_there_twice_is_found(rollup: Rollup) -> None:
+def test_a_duplicate_record_is_found(rollup: Rollup) -> None:
     records = TOPICS[rollup.folder]
     assert check(rollup, [*records, records[-1]]).verdict.value == "violated"
 
 
 def test_an_altered_record_is_found(rollup: Rollup) -> None:
-    """In place of its row, or beside it."""
+    """In place of its row, or alongside it."""
     *others, last = TOPICS[rollup.folder]
     altered = OutputRecord(last.key, last.value[:-1] + bytes([last.value[-1] ^ 1]))
     assert check(rollup, [*others, altered]).verdict.value == "violated"

@@ -1,4 +1,4 @@
-"""Closed windows in a topic: each once, whatever is switched on, off, lost or broken on the way."""
+"""Closed windows in a topic: each once, also after settings change, or a topic or process is lost."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def finished(rollup: Rollup, cluster: MemoryCluster) -> None:
     assert rollup.rows()
 
 
-def test_switched_on_later_everything_is_published_from_the_first_close_on(
-    tmp_path: Path, cluster: MemoryCluster
-) -> None:
+def test_publishing_switched_on_later_starts_with_the_first_close(tmp_path: Path, cluster: MemoryCluster) -> None:
     rollup = Rollup(tmp_path)
     fill(rollup, 0, 3)
     rollup.run()
@@ -59,7 +57,7 @@ def test_switched_on_later_everything_is_published_from_the_first_close_on(
     finished(rollup, cluster)
 
 
-def test_switched_off_for_a_while_nothing_is_left_out(tmp_path: Path, cluster: MemoryCluster) -> None:
+def test_publishing_switched_off_for_a_while_misses_no_row(tmp_path: Path, cluster: MemoryCluster) -> None:
     rollup = Rollup(tmp_path, PUBLISH)
     fill(rollup, 0, 3)
     rollup.run()
@@ -72,10 +70,10 @@ def test_switched_off_for_a_while_nothing_is_left_out(tmp_path: Path, cluster: M
     finished(rollup, cluster)
 
 
-def test_switched_off_inside_a_close_whose_rows_are_updated_every_row_is_published_once(
+def test_publishing_interrupted_inside_a_close_with_updates_publishes_each_row_once(
     tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The update takes away a row that was published: the others of its close have other numbers, and the same keys."""
+    """The update removes a published row: the others of its close get other numbers, and keep their keys."""
     monkeypatch.setattr(publishing, "RECORDS_PER_TRANSACTION", 2)
     rollup = Rollup(tmp_path, UPDATE + PUBLISH.replace("4", "1"))
     fill(rollup, 0, 3)
@@ -97,7 +95,7 @@ def test_switched_off_inside_a_close_whose_rows_are_updated_every_row_is_publish
 
 
 @pytest.mark.parametrize("late", ["", UPDATE], ids=["drop", "update"])
-def test_windows_close_while_the_topic_is_away_and_are_published_once_when_it_is_back(
+def test_windows_close_while_the_topic_is_unavailable_and_are_published_once_afterwards(
     tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
     """The first publisher stops inside a close; rows of it, before and after the position, are corrected meanwhile."""
@@ -125,7 +123,7 @@ def test_windows_close_while_the_topic_is_away_and_are_published_once_when_it_is
     finished(rollup, cluster)
 
 
-def test_a_new_close_does_not_wait_for_what_is_left_to_publish_of_earlier_ones(
+def test_a_close_does_not_wait_for_unpublished_rows_of_earlier_closes(
     tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rollup = Rollup(tmp_path)
@@ -177,7 +175,7 @@ def test_lost_positions_are_an_error_and_nothing_is_published_again(tmp_path: Pa
     finished(rollup, cluster)
 
 
-def test_a_lost_position_that_is_written_by_hand_costs_only_rows_of_the_close_that_is_named(
+def test_a_position_restored_by_hand_repeats_at_most_rows_of_its_close(
     tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One bucket was in the middle of the second close, the first is out. The error states the record to write."""
@@ -261,7 +259,7 @@ def test_a_bucket_that_fails_does_not_keep_the_others_waiting(
     finished(rollup, cluster)
 
 
-def test_a_bounded_run_whose_topic_stays_away_reads_and_closes_everything_and_then_fails(
+def test_a_bounded_run_without_its_topic_reads_and_closes_everything_and_then_fails(
     tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rollup = Rollup(tmp_path, PUBLISH)
@@ -276,7 +274,7 @@ def test_a_bounded_run_whose_topic_stays_away_reads_and_closes_everything_and_th
 
 
 class Hurried(threading.Event):
-    """A stop that nobody asks for, and pauses that take no time."""
+    """A stop that is never requested, and pauses that take no time."""
 
     def wait(self, timeout: float | None = None) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""What `status` says of a rollup to people; the figures are worked out by hand."""
+"""The text of `status` for a rollup; the figures are worked out by hand."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def lines_of(rollup: Rollup) -> list[str]:
 
 def test_status_shows_windows_points_and_blocking_partitions(tmp_path: Path) -> None:
     rollup = Rollup(tmp_path, clock=START + 600)
-    odd = b'{"name": "cpu", "tags": {}, "fields": {"load": 1, "state": "on", "up": true}, "timestamp": %d}' % START
-    rollup.send(0, odd, point(START + 30), point(START + 75), point(START + 10**6))
+    mixed = b'{"name": "cpu", "tags": {}, "fields": {"load": 1, "state": "on", "up": true}, "timestamp": %d}' % START
+    rollup.send(0, mixed, point(START + 30), point(START + 75), point(START + 10**6))
     rollup.send(1, point(START + 80))
     rollup.run()
     lines = lines_of(rollup)
-    # Partition 0 has seen 75 s: less 10 s of lateness, the first minute is closed.
+    # Partition 0 is at 75 s: less 10 s of lateness, the first minute is closed.
     assert lines[4:7] == [
         "interval closed until open windows late points",
         "1m 2026-02-02 02:41:00Z 1 0",

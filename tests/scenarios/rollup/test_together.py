@@ -1,4 +1,4 @@
-"""Rollups together with what else a job can meet or state: each point still counts once, and `verify` agrees."""
+"""Rollups with other inputs, settings and maintenance: each point still counts once, and `verify` agrees."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def minutes(rollup: Rollup, first: int, end: int, host: str = "a") -> list[tuple
         rollup.send(number, *(point(item, item % 9, host) for item in times))
     rollup.clock = max(rollup.clock, START + 60 * end)
     series = f'cpu.load{{"host":"{host}"}}'
-    return [(series, float(each), float(each % 9)) for each in times] * 2
+    return [(series, float(at), float(at % 9)) for at in times] * 2
 
 
 def ended(rollup: Rollup) -> Rollup:
-    """The stream stops, and all its windows close."""
+    """Stop the stream, and close all its windows."""
     rollup.run()
     rollup.clock += 7200
     rollup.run()
@@ -45,7 +45,7 @@ def violated(rollup: Rollup) -> list[str]:
     return [check.detail for check in rollup.verify(values=True).checks if check.verdict.value == "violated"]
 
 
-# what may come in
+# input
 
 
 def test_no_records_at_all_close_nothing(tmp_path: Path) -> None:
@@ -70,8 +70,8 @@ def test_a_second_topic_counts_in_the_same_windows(tmp_path: Path) -> None:
     rollup.log.values[partition(0, "more")] = {}
     rollup.send(0, point(START + 170, 4.0), topic="more")
     ended(rollup)
-    wanted = expected([*points, (SERIES, START + 170, 4.0)], BOTH)
-    assert rollup.windows() == wanted
+    windows = expected([*points, (SERIES, START + 170, 4.0)], BOTH)
+    assert rollup.windows() == windows
     assert violated(rollup) == []
 
 
@@ -110,8 +110,8 @@ def test_records_that_the_log_lost_are_in_no_window(tmp_path: Path) -> None:
     rollup.send(0, *(point(START + 181, number) for number in range(5)))
     rollup.log.expire(partition(0), 21)
     ended(rollup)
-    wanted = [*points, *((SERIES, START + 181, item) for item in (3, 4))]
-    assert rollup.windows() == expected(wanted, BOTH)
+    points += [(SERIES, START + 181, item) for item in (3, 4)]
+    assert rollup.windows() == expected(points, BOTH)
     assert violated(rollup) == []
 
 
@@ -132,7 +132,7 @@ def test_replayed_records_count_in_windows_open_and_closed(
     rollup.more = policy
     replay(rollup.job, environment=rollup.environment(), spark=local_session())
     ended(rollup)
-    points = [(SERIES, START + day + each, 1.0) for each in (*range(0, 100, 10), *range(0, 100, 10))]
+    points = [(SERIES, START + day + second, 1.0) for second in (*range(0, 100, 10), *range(0, 100, 10))]
     replayed = [(SERIES, START + 5, 50.0)] if policy == UPDATE else []
     assert rollup.windows() == expected([*points, *replayed], BOTH)
     assert rollup.late() == dict.fromkeys(BOTH, 0 if replayed else 1)
@@ -154,11 +154,11 @@ def test_a_replayed_record_counts_in_its_window_that_is_still_open(
     assert violated(rollup) == []
 
 
-# what a job file may state later
+# changes of the job file
 
 
 @pytest.mark.parametrize("windows", ["1m", "1m, 10m, 1h", "1m, 20m", "2m, 10m"])
-def test_another_list_of_windows_is_an_error_and_the_old_one_goes_on(windows: str, tmp_path: Path) -> None:
+def test_another_list_of_windows_is_an_error_and_the_old_list_still_works(windows: str, tmp_path: Path) -> None:
     rollup = Rollup(tmp_path)
     points = minutes(rollup, 0, 13)
     rollup.run()
@@ -227,7 +227,7 @@ def test_recreated_tables_have_a_quarantine_of_their_own(tmp_path: Path) -> None
 
 
 def test_points_that_were_dropped_count_again_once_late_points_update(tmp_path: Path) -> None:
-    """The window is computed in full from all that was committed: what was late before is in it then."""
+    """The window is computed from all committed points, so points that were late before are in it."""
     rollup = Rollup(tmp_path, "late: drop\nupdate_grace: 30d\n")
     points = minutes(rollup, 0, 3)
     rollup.run()
@@ -243,7 +243,7 @@ def test_points_that_were_dropped_count_again_once_late_points_update(tmp_path: 
     assert violated(rollup) == []
 
 
-# what maintenance does between
+# maintenance
 
 
 @pytest.mark.parametrize("step", ["close_begun", "close_staged", "close_landed"])
@@ -253,13 +253,13 @@ def test_maintenance_inside_a_close_changes_nothing(
 ) -> None:
     monkeypatch.setattr(close_task, "MERGED_ROWS_MAX", 2)
     rollup = Rollup(tmp_path, policy)
-    points = [each for host in "abc" for each in minutes(rollup, 0, 3, host)]
+    points = [item for host in "abc" for item in minutes(rollup, 0, 3, host)]
     rollup.run()
     rollup.compact()
     rollup.vacuum()
     late = [(SERIES, START + 7, 30.0), ('cpu.load{"host":"c"}', START + 8, 40.0)]
     rollup.send(0, point(START + 7, 30.0), point(START + 8, 40.0, "c"))
-    points += [each for host in "abc" for each in minutes(rollup, 3, 6, host)]
+    points += [item for host in "abc" for item in minutes(rollup, 3, 6, host)]
     with pytest.raises(CrashError):
         rollup.run(at_step=crash_at(step))
     rollup.compact()
@@ -272,7 +272,7 @@ def test_maintenance_inside_a_close_changes_nothing(
     assert violated(rollup) == []
 
 
-def test_a_compaction_while_an_update_rewrites_makes_it_begin_again(tmp_path: Path) -> None:
+def test_a_compaction_during_an_update_makes_the_update_start_again(tmp_path: Path) -> None:
     rollup = Rollup(tmp_path, UPDATE)
     points = minutes(rollup, 0, 3)
     rollup.run()

@@ -1,4 +1,4 @@
-"""What `verify` says of a rollup in the middle of something."""
+"""`verify` of a rollup with unfinished work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A random life of a rollup: streams, batches, clocks, restarts, crashes and two processes, from one seed."""
+"""A random history of a rollup: streams, batches, clocks, restarts, crashes and two processes, from one seed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CrashError(Exception):
 
 @dataclass(slots=True)
 class Ownership:
-    """Which process has which partition; a change of hands raises the token."""
+    """Which process has which partition; each new owner raises the token."""
 
     owners: dict[int, tuple[int, int]]
     """By partition: process and token."""
@@ -90,7 +90,7 @@ class Walk:
             (self.light_fuse, 4),
             (self.maintain, 3),
         ]
-        for action in self.rng.choices([each for each, _ in actions], [weight for _, weight in actions], k=count):
+        for action in self.rng.choices([name for name, _ in actions], [weight for _, weight in actions], k=count):
             action()
 
     # what the stream does
@@ -141,7 +141,7 @@ class Walk:
             self._round(process)
 
     def _round(self, process: int, *, survive: bool = True) -> bool:
-        """Whether nothing is left to do; a process that failed is started again when it is needed."""
+        """Whether nothing is due; a process that failed is restarted when it is needed."""
         try:
             if process not in self.rounds:
                 self.rounds[process] = self._open(process)
@@ -181,8 +181,8 @@ class Walk:
 
     # the end
 
-    def settle(self) -> None:
-        """Both processes work without accident until nothing is due."""
+    def run_to_end(self) -> None:
+        """Run both processes without crashes until nothing is due."""
         self.fuse = None
         for _ in range(ROUNDS_MAX):
             done = [self._round(process, survive=False) for process in range(PROCESSES)]
@@ -191,13 +191,13 @@ class Walk:
         raise AssertionError("there was always something due")
 
     def finish(self) -> None:
-        """No point comes any more, and time goes on until all windows are closed."""
+        """Stop the stream, and move the clock until all windows are closed."""
         self.rounds.clear()
-        self.settle()
+        self.run_to_end()
         for _ in range(ROUNDS_MAX if self.pointless else 0):
             self.rollup.clock += HOUR
             for process in (*range(PROCESSES), *range(PROCESSES)):
-                # Whenever tables and log are looked at, these partitions have an unread record.
+                # Whenever tables and log are checked, these partitions have an unread record.
                 for number in self.pointless:
                     self.rollup.send(number, b"no json")
                 self._round(process, survive=False)
@@ -205,9 +205,9 @@ class Walk:
                 break
         else:
             assert not self.pointless, "a partition without points kept windows open"
-        self.settle()
+        self.run_to_end()
         self.rollup.clock += DAY
-        self.settle()
+        self.run_to_end()
 
 
 def _telegraf(at: float, host: str, fields: Mapping[str, Any]) -> bytes:

@@ -60,5 +60,5 @@ def test_every_row_can_be_read_back(rows: list[dict[str, Any]], at: int) -> None
         read = json.loads(record.value)
         expected = [aggregate(row, name, row[name.lower()]) for name in ("MIN", "MAX", "SUM", "COUNT")]
         assert read == expected
-        assert [list(item) for item in read] == [list(each) for each in expected]
-        assert [type(each["value"]) for each in read] == [type(each["value"]) for each in expected]
+        assert [list(item) for item in read] == [list(item) for item in expected]
+        assert [type(item["value"]) for item in read] == [type(item["value"]) for item in expected]

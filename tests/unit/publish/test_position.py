@@ -1,4 +1,4 @@
-"""The record of a published position: every released byte stays readable, and a bad one stops whoever reads it."""
+"""The record of a published position: released versions stay readable, and a bad record stops the reader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def changed(**content: Any) -> bytes:
     return json.dumps({**json.loads(GOLDEN.read_bytes()), **content}).encode()
 
 
-def test_the_released_bytes_are_written_and_read() -> None:
+def test_the_released_record_format_is_written_and_read() -> None:
     assert encode_position(BUCKET, POSITION) == GOLDEN.read_bytes()
     assert decode_position(BUCKET, GOLDEN.read_bytes()) == POSITION
 
@@ -67,7 +67,7 @@ def test_an_invalid_record_of_our_format_stops_the_reader(content: bytes) -> Non
 
 
 @given(st.binary(max_size=64))
-def test_any_request_bytes_get_a_response(content: bytes) -> None:
+def test_arbitrary_bytes_are_an_invariant_error(content: bytes) -> None:
     with pytest.raises(InvariantError):
         decode_position(BUCKET, content)
 

@@ -31,15 +31,15 @@ def test_the_examples_are_what_is_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "word",
+    "name",
     [
         *(f"format: {name}" for name in get_args(PublishFormat)),
         *PUBLISH_STEPS,
         DEFAULT_POSITIONS_TOPIC,
     ],
 )
-def test_every_format_and_step_is_on_the_page(word: str) -> None:
-    assert f"`{word}`" in PAGE
+def test_every_format_and_step_is_on_the_page(name: str) -> None:
+    assert f"`{name}`" in PAGE
 
 
 def test_there_is_an_encoder_for_every_format() -> None:

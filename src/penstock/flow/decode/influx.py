@@ -22,7 +22,7 @@ _FIELD = rf'[^,= "\\]+=(?:{_NUMBER}|{_OTHER})'
 _COMMA, _EQUALS = 0x2C, 0x3D
 _SUFFIXES = [ord("i"), ord("u")]
 
-# A backslash before any other character is one of the text.
+# A backslash before any other character is a literal backslash.
 _NAME = re.compile(r"(?:\\[, ]|[^, \n])++")
 _WORD = r"(?:\\[,= ]|[^,= \n])++"
 _TAG = re.compile(rf",({_WORD})=({_WORD})")
@@ -44,12 +44,12 @@ _BOOLEANS = frozenset(("t", "T", "f", "F", "true", "True", "TRUE", "false", "Fal
 
 
 class InfluxFormat(Format):
-    """Both paths of it."""
+    """The fast and the exact path of line protocol."""
 
     fields_pattern = rf"^{_FIELD}(?:,{_FIELD})*$"
 
     def lines(self, values: pa.Array) -> tuple[Lines, Integers]:
-        """The lines with two spaces, cut there."""
+        """The lines with two spaces, split at these."""
         lines, rows = utf8_lines(values)
         lines_counts = np.bincount(rows, minlength=len(values))
         first = find(lines.texts(), " ")
@@ -84,7 +84,7 @@ class InfluxFormat(Format):
         return label if end == len(text) else None
 
     def metrics(self, record: bytes, written_at_ms: int | None) -> Iterator[MetricPoint]:
-        """The metrics of all lines; one without a time has that of its record."""
+        """The metrics of all lines; a line without a timestamp gets that of its record."""
         if not record:
             raise MisfitError("value is empty")
         try:
@@ -158,21 +158,21 @@ def _read_value(text: str, at: int) -> tuple[float | None, int]:
         return None, string.end()
     bare = _BARE.match(text, at)
     if bare is None:
-        raise MisfitError("a text without its closing quote" if text[at : at + 1] == '"' else "the value is missing")
+        raise MisfitError("a string without its closing quote" if text[at : at + 1] == '"' else "the value is missing")
     return _bare_value(bare[0]), bare.end()
 
 
-def _bare_value(word: str) -> float | None:
-    if _FLOAT.fullmatch(word):
-        return float(word)
-    if word in _BOOLEANS:
+def _bare_value(text: str) -> float | None:
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if text in _BOOLEANS:
         return None
-    if typed := _INTEGER.fullmatch(word):
+    if typed := _INTEGER.fullmatch(text):
         least, most = _RANGES[typed[2]]
         if not least <= int(typed[1]) <= most:
-            raise MisfitError(f"{word} is beyond 64 bits")
+            raise MisfitError(f"{text} is beyond 64 bits")
         return float(typed[1])
-    raise MisfitError(f"{quoted(word)} is not a value of line protocol")
+    raise MisfitError(f"{quoted(text)} is not a value of line protocol")
 
 
 def _read_time(text: str, at: int, unit: PointTimes, written_at_ms: int | None) -> tuple[int, int]:
@@ -182,5 +182,5 @@ def _read_time(text: str, at: int, unit: PointTimes, written_at_ms: int | None) 
         with Inside("timestamp"):
             return exact_ms(time[0], unit), time.end()
     if written_at_ms is None or not 0 <= written_at_ms <= AT_MS_MAX:
-        raise MisfitError("the line has no timestamp, and its record none that can stand for it")
+        raise MisfitError("the line has no timestamp, and its record has no valid one")
     return written_at_ms, at

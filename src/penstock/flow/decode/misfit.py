@@ -11,7 +11,7 @@ _QUOTE = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class MisfitError(Exception):
-    """A problem and the place where it is; the place grows outwards as the error leaves structs, lists and maps."""
+    """A problem and its path; each enclosing struct, list or map prepends its name to the path."""
 
     def __init__(self, problem: str) -> None:
         # `Exception` has kept its arguments already.
@@ -19,7 +19,7 @@ class MisfitError(Exception):
         self._path = ""
 
     def inside(self, name: str) -> MisfitError:
-        """The same error, seen from outside of the field `name`; an empty name is no field."""
+        """The same error with the field `name` before its path; an empty name adds nothing."""
         joint = "." if name and self._path and not self._path.startswith("[") else ""
         self._path = f"{name}{joint}{self._path}"
         return self
@@ -33,7 +33,7 @@ class MisfitError(Exception):
 
 
 class Inside:
-    """A context in which everything is inside the field `name`, for errors; cheaper than a generator."""
+    """A context that adds the field `name` to the path of errors; cheaper than a generator."""
 
     __slots__ = ("_name",)
 
@@ -48,7 +48,7 @@ class Inside:
 
 
 def place(path: str) -> str:
-    """A path as reasons show it."""
+    """A path as error texts show it."""
     return clipped(path, _PATH_CHARACTERS_MAX)
 
 
@@ -58,6 +58,6 @@ def quoted(value: Any) -> str:
 
 
 def clipped(text: str, characters_max: int) -> str:
-    """At most so many characters, all of which a string column can hold."""
+    """At most `characters_max` characters, all valid in a string column."""
     short = text if len(text) <= characters_max else text[: characters_max - 1] + "…"
     return short if short.isascii() else short.encode(errors="backslashreplace").decode()

@@ -1,8 +1,8 @@
 """Telegraf's JSON, on two paths.
 
-The fast one reads lines in which `fields` and `timestamp` leave two holes. What stands in the holes is matched by
-strict patterns. What stands around them is the label: the same for every record of a producer, so it is read once. A
-line is `label with holes filled`, hence both together prove that it is JSON. The exact path parses each record.
+The fast one cuts the values of `fields` and `timestamp` out of each line, which leaves two holes. Strict patterns
+match these values. The text around the holes is the label: the same for every record of a producer, so it is parsed
+once. Both checks together prove that the line is JSON. The exact path parses each record.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ _PLAIN = msgspec.json.Decoder(_Plain)
 
 
 class TelegrafFormat(Format):
-    """Both paths of it."""
+    """The fast and the exact path of Telegraf's JSON."""
 
     fields_pattern = rf"^{_FIELD}(?:,{_FIELD})*$"
 
     def lines(self, values: pa.Array) -> tuple[Lines, Integers]:
-        """The lines in which both holes are found, apart from each other."""
+        """The lines that have both holes, which do not overlap."""
         lines, rows = _unpacked(*utf8_lines(values))
         lines_counts = np.bincount(rows, minlength=len(values))
         # Telegraf sorts keys: fields come first and the time last.
@@ -109,19 +109,19 @@ class TelegrafFormat(Format):
             return None
 
     def _plain_label(self, text: str) -> SeriesLabel | None:
-        """In less time, the label of an object that has nothing but the four keys, none twice, and texts as tags."""
+        """Faster than `_any_label`: the label of an object with only the four keys, none twice, and strings as tags."""
         try:
             plain = _PLAIN.decode(_filled(text, '"x":0', "0"))
         except msgspec.MsgspecError:
             return None
-        # Without escapes each text has two quotes; more than these would be those of a name that is given twice.
+        # Without escapes each string has two quotes; more quotes mean that a name is given twice.
         texts_count = len(("name", "fields", "timestamp", plain.name)) + ('"tags":' in text) + 2 * len(plain.tags)
         if "\\" in text or text.count('"') != 2 * texts_count:
             return None
         return SeriesLabel(name_part(plain.name, self.names), canonical_tags(plain.tags, self.names))
 
     def _any_label(self, text: str) -> SeriesLabel | None:
-        """The label is read twice with different values, so that no other field is taken for the one in the hole."""
+        """Parse the label twice with different values, so that another field is never mistaken for the hole."""
         metric = None
         for value, time in (("0.5", "1000"), ("1.5", "2000")):
             [metric] = self.metrics(_filled(text, f'"x":{value}', time).encode(), None)
@@ -160,14 +160,14 @@ class TelegrafFormat(Format):
 
 
 def _filled(label: str, field: str, time: str) -> str:
-    """The label with its two holes filled; the one behind `"fields":{` is that of the fields."""
+    """The label with its two holes filled; the hole after `"fields":{` gets the field."""
     before, between, after = label.split(HOLE)
     first, second = (field, time) if before.endswith(FIELDS) else (time, field)
     return f"{before}{first}{between}{second}{after}"
 
 
 def _unpacked(lines: Spans, rows: Integers) -> tuple[Spans, Integers]:
-    """Lines with one metric each, where arrays and `{"metrics": [...]}` were cut apart, and the record of each line."""
+    """Lines with one metric each, after splitting arrays and `{"metrics": [...]}`, and the record of each line."""
     packed, starts, ends = np.zeros(len(lines), np.bool_), lines.starts, lines.ends
     for prefix, suffix in _PACKED:
         between = _between(lines, prefix, suffix)
@@ -183,7 +183,7 @@ def _unpacked(lines: Spans, rows: Integers) -> tuple[Spans, Integers]:
 
 
 def _between(lines: Spans, prefix: str, suffix: str) -> Mask:
-    """Which lines begin and end so, with something between."""
+    """Which lines have this prefix and suffix, with something between."""
     result = lines.ends - lines.starts > len(prefix) + len(suffix)
     # The last byte of a prefix distinguishes most lines, before any text is cut.
     result[result] = lines.bytes[lines.starts[result] + len(prefix) - 1] == ord(prefix[-1])
@@ -201,7 +201,7 @@ def _equal(spans: Spans, text: str) -> Mask:
 
 
 def _cuts(lines: Spans, packed: Mask) -> tuple[Integers, Integers]:
-    """Where packed lines hold a comma between two objects, by the place before it, and the number of the line."""
+    """The place before each comma between two objects of a packed line, and the number of the line."""
     data = lines.bytes
     result = data[: -len(_BETWEEN) + 1] == _BETWEEN[0]
     for index in range(1, len(_BETWEEN)):
@@ -213,7 +213,7 @@ def _cuts(lines: Spans, packed: Mask) -> tuple[Integers, Integers]:
 
 
 def _documents(record: bytes) -> Iterator[tuple[int, Any]]:
-    """The JSON values of a record; where each line is one, with the number of the line."""
+    """The JSON values of a record, each with its line number; 0 if the whole record is one value."""
     lines = [(number, line) for number, line in enumerate(record.split(b"\n"), 1) if line.strip()]
     try:
         document = parse(record)
@@ -273,7 +273,7 @@ def _object(value: Any) -> JsonObject:
 
 
 def _tags(value: Any) -> dict[str, str]:
-    """Numbers and booleans as they were written; null is no tag."""
+    """Numbers and booleans as they were written; null is not a tag."""
     tags: dict[str, str] = {}
     for key, tag in _object(value).items():
         if isinstance(tag, bool):

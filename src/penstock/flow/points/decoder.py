@@ -1,4 +1,4 @@
-"""The decoder of metrics that a job asks for: a batch at a time, and one by one the records that this refuses."""
+"""The decoder of metrics: it decodes a batch at once, and one by one the records that the fast path rejects."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class DecodedPoints:
     """The outcome of one batch: every record is bad, filtered, in `rest`, or has points."""
 
     points: pl.DataFrame
-    """`POINTS_SCHEMA`, in no order: `row` is the number of the record in the batch, `series` that of the book."""
+    """`POINTS_SCHEMA`, unordered: `row` is the record's number in the batch, `series` the number in the book."""
     bad: BadRows
     filtered: int
     """Records that are not bad and have no point: tombstones, and those whose fields were all left out."""
     counts: PointCounts
     rest: pa.RecordBatch | None = None
-    """The last rows of the batch, to be decoded next: the others are as large unpacked as one batch may be."""
+    """The last rows of the batch, to be decoded next: unpacked, the rows before them reach the size limit."""
 
 
 class PointsDecoder:
-    """Decodes records that hold metrics as text; the series that it has met are in a book of its own."""
+    """Decodes records that hold metrics as text, and numbers their series in a book of its own."""
 
     def __init__(self, decode: DecodeSpec, on: Policies) -> None:
         points = decode.points
@@ -75,7 +75,7 @@ class PointsDecoder:
 
 @dataclass(slots=True)
 class _ExactPoints:
-    """Gathers the points of single records: lists of equal length."""
+    """The points of single records, in lists of equal length."""
 
     book: SeriesBook
     names: NameStyle
@@ -86,7 +86,7 @@ class _ExactPoints:
     counts: PointCounts = field(default_factory=PointCounts)
 
     def add(self, row: int, metrics: Iterator[MetricPoint]) -> bool:
-        """Take the points of a record, all or none; whether it has any. Raises `MisfitError`."""
+        """Add all points of a record, or none; returns whether it has any. Raises `MisfitError`."""
         points: list[tuple[int, int, float]] = []
         left_out = PointCounts()
         for metric in metrics:
@@ -135,7 +135,7 @@ def _frame(rows: Integers, points: FastPoints | _ExactPoints) -> pl.DataFrame:
 def _single_records(
     batch: pa.RecordBatch, records: Records, numbers: Integers
 ) -> Iterator[tuple[int, bytes, int | None]]:
-    """Of the records with these numbers: the row in the batch, the value, and the record's own time in milliseconds."""
+    """Row in the batch, value and timestamp in milliseconds of the records with these numbers."""
     values = records.values.take(pa.array(numbers)).to_pylist()
     taken = records.rows[numbers]
     times = batch.column("timestamp").take(pa.array(taken)).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
@@ -145,5 +145,5 @@ def _single_records(
 
 @lru_cache(maxsize=_FORMATS_KEPT_MAX)
 def _format(name: DecodeFormat, names: NameStyle, unit: PointTimes) -> Format:
-    """A format with what its texts mean, kept from task to task."""
+    """A format with its cache of parsed texts, reused by all tasks of the process."""
     return InfluxFormat(names, unit) if name == "influx" else TelegrafFormat(names, unit)

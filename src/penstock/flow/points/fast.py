@@ -16,15 +16,15 @@ from penstock.flow.points.times import whole_ms
 from penstock.flow.spans import Integers, Mask
 
 HOLE = "\0"
-"""Stands between the parts of a label; neither JSON nor line protocol without escapes can hold it."""
+"""Separates the parts of a label; it occurs neither in JSON nor in line protocol without escapes."""
 _TIME_PATTERN = r"^(?:0|[1-9][0-9]{0,17}|[1-8][0-9]{18})$"
 _DENSE_MAX = 8 * 1024 * 1024
-"""Up to so many possible numbers are distinguished by a table, more by sorting."""
+"""Up to this many possible codes are deduplicated by a lookup table, more by sorting."""
 _NOT_COVERED = -1
 
 
 class FastPoints(NamedTuple):
-    """Points, each with the number of its record, and the records that only the exact path can read."""
+    """Points with the numbers of their records, and the records that only the exact path can read."""
 
     rows: Integers
     series: Integers
@@ -32,12 +32,12 @@ class FastPoints(NamedTuple):
     values: npt.NDArray[np.float64]
     refused: Mask
     empty: int
-    """Records that are not refused and have no point."""
+    """Records that are not rejected and have no points."""
     counts: PointCounts
 
 
 def points_of(texts: Format, values: pa.Array, book: SeriesBook) -> FastPoints:
-    """The points of all records that are not refused."""
+    """The points of all records that are not rejected."""
     lines, lines_counts = texts.lines(values)
     lines, fields_texts, times = _matching(lines, texts)
     at_ms, held = whole_ms(times.cast(pa.int64()).to_numpy(), texts.unit)
@@ -79,7 +79,7 @@ def _matching(lines: Lines, texts: Format) -> tuple[Lines, pa.Array, pa.Array]:
 
 
 def _joined(lines: Lines) -> pa.Array:
-    """The texts of the labels, with a hole between their parts."""
+    """The texts of the labels, with `HOLE` between their parts."""
     parts = [part.texts() for part in lines.labels]
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, HOLE)
 
@@ -92,7 +92,7 @@ def _with_uncovered_fields(counts: Integers, owners: Integers, uncovered: Mask) 
 
 
 def _with_doubled_fields(owners: Integers, fields: Integers, metrics_count: int) -> Mask:
-    """Metrics of which two fields have one name."""
+    """Metrics with two fields of the same name."""
     names_count = int(fields.max(initial=0)) + 2
     codes = owners * names_count + fields + 1
     distinct, places = _distinct(codes, metrics_count * names_count)
@@ -103,7 +103,7 @@ def _with_doubled_fields(owners: Integers, fields: Integers, metrics_count: int)
 
 
 def _empty_count(refused: Mask, rows: Integers) -> int:
-    """How many records are not refused and have no point."""
+    """The number of records that are not rejected and have no points."""
     done = refused.copy()
     done[rows] = True
     return len(done) - int(np.count_nonzero(done))
@@ -126,20 +126,20 @@ def _series(
 
 
 def _encoded(texts: pa.Array, meanings: BoundedCache[MeaningT]) -> tuple[Integers, list[MeaningT | None]]:
-    """Texts as numbers of distinct ones, and what each of those means."""
+    """Texts encoded as numbers, and the meaning of each distinct text."""
     encoded = texts.dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), [meanings[text] for text in encoded.dictionary.to_pylist()]
 
 
 def _numbered(texts: list[str | None]) -> tuple[list[str], Integers]:
-    """The distinct texts, and for each text its number among them."""
+    """The distinct texts, and for each text its index among them."""
     numbers: dict[str, int] = {}
     codes = [_NOT_COVERED if text is None else numbers.setdefault(text, len(numbers)) for text in texts]
     return list(numbers), np.array(codes, np.int64)
 
 
 def _distinct(codes: Integers, bound: int) -> tuple[Integers, Integers]:
-    """The distinct codes, all below `bound`, and the place of each code among them."""
+    """The distinct codes, all below `bound`, and the index of each code among them."""
     if bound > _DENSE_MAX:
         return np.unique(codes, return_inverse=True)
     present = np.zeros(bound, np.bool_)

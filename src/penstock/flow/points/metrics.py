@@ -1,4 +1,4 @@
-"""Formats of metrics: how the lines of records are cut on the fast path, and read one by one on the exact one."""
+"""Formats of metrics: the fast path splits the lines of a whole batch, the exact path parses one record at a time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from penstock.flow.spans import Integers, Mask, Spans
 from penstock.job.spec import NameStyle, PointTimes
 
 FIELDS_MAX = 10_000
-"""Of one metric."""
+"""Fields of one metric."""
 TEXTS_KEPT_MAX = 200_000
-"""Of the labels and keys whose meaning is remembered; then all are forgotten."""
+"""Labels and keys in the cache; a full cache is emptied."""
 TEXT_CHARACTERS_KEPT_MAX = 512
 
 MeaningT = TypeVar("MeaningT")
@@ -58,24 +58,24 @@ class MetricPoint(NamedTuple):
     """By key as it was written; None: not a number."""
     at_ms: int
     place: str = ""
-    """Where in the record it stands, for one that may hold several."""
+    """Its path in the record, if a record may have several."""
 
 
 class Fields(NamedTuple):
     """The fields of metrics, one metric after the other."""
 
     counts: Integers
-    """How many each metric has."""
+    """The number of fields of each metric."""
     keys: pa.Array
     values: npt.NDArray[np.float64]
-    """Of fields that are no numbers it means nothing."""
+    """Undefined for fields that are not numbers."""
     numeric: Mask
     """Which fields are numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines of records, each with one metric, cut where fields and time seem to stand."""
+    """Lines of records, each with one metric, split where fields and time seem to be."""
 
     rows: Integers
     """The record of each line."""
@@ -90,7 +90,7 @@ class Lines:
 
 
 class BoundedCache(dict[str, MeaningT | None]):
-    """What texts mean, within a bound; None for those that only the exact path can read."""
+    """A bounded cache of parsed texts; None for those that only the exact path can read."""
 
     def __init__(self, read: Callable[[str], MeaningT | None]) -> None:
         super().__init__()
@@ -106,9 +106,9 @@ class BoundedCache(dict[str, MeaningT | None]):
 
 
 class Format(ABC):
-    """How metrics are written. Both paths give the same: what the fast one does not cover, the exact one reads.
+    """The syntax of metrics. Both paths give the same result: the exact path reads what the fast one does not cover.
 
-    Kept as long as the process runs, so that tasks do not read the same texts again.
+    Kept as long as the process runs, so that tasks do not parse the same texts again.
     """
 
     fields_pattern: ClassVar[str]
@@ -122,7 +122,7 @@ class Format(ABC):
 
     @abstractmethod
     def lines(self, values: pa.Array) -> tuple[Lines, Integers]:
-        """The lines of records (binaries) that can be cut, and how many lines each record has; 0: it is not covered."""
+        """The lines of records (binaries) that can be split, and the number of lines of each record; 0: not covered."""
 
     @abstractmethod
     def fields(self, texts: pa.Array) -> Fields:
@@ -130,14 +130,14 @@ class Format(ABC):
 
     @abstractmethod
     def label(self, text: str) -> SeriesLabel | None:
-        """What the text of a label says; None if only the exact path can know."""
+        """The parsed label; None if only the exact path can read it."""
 
     @abstractmethod
     def metrics(self, record: bytes, written_at_ms: int | None) -> Iterator[MetricPoint]:
         """All metrics of a record, exactly. Raises `MisfitError`."""
 
     def key(self, text: str) -> str | None:
-        """The part of the metric's name that the text of a key gives; None if only the exact path can know."""
+        """The part of the metric's name that a key gives; None if only the exact path can read it."""
         try:
             return name_part(text, self.names)
         except MisfitError:

@@ -1,7 +1,7 @@
 """Names of metrics and tags as they are stored.
 
-A metric is `name.field`. In the style of OpenTSDB it is in lower case, and characters that OpenTSDB does not take are
-deleted, in tags too. Nothing is mixed up by that: what becomes equal or empty is a misfit of the record.
+A metric is `name.field`. In the style of OpenTSDB it is in lower case, and characters that OpenTSDB does not accept are
+deleted, in tags too. Series are never mixed up: a record whose names become equal or empty is a misfit.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from penstock.job.spec import NameStyle
 
 TAGS_MAX = 64
 TAGS_BYTES_MAX = 64 * 1024
-"""Of the canonical JSON of a series' tags."""
+"""The canonical JSON of a series' tags."""
 NAME_BYTES_MAX = 4 * 1024
-"""Of a metric's name, and of a field's: a metric has both."""
+"""A metric's name, and a field's name: a stored name has both."""
 
 _PARTS_KEPT_MAX = 16 * 1024
 _FOREIGN = re.compile(r"[^a-zA-Z0-9\-_./]+")
@@ -39,7 +39,7 @@ def name_part(text: str, names: NameStyle) -> str:
 
 
 def canonical_tags(tags: Mapping[str, str], names: NameStyle) -> str:
-    """JSON with sorted keys; tags with an empty key or value are left out, as they mean none. Raises `MisfitError`."""
+    """JSON with sorted keys; tags with an empty key or value are dropped. Raises `MisfitError`."""
     if len(tags) > TAGS_MAX:
         raise MisfitError(f"{len(tags)} tags: a series has at most {TAGS_MAX}")
     texts = "".join([*tags, *tags.values()])

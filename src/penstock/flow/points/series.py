@@ -1,4 +1,4 @@
-"""The series that a decoder has met, by number; a series is a metric and its tags."""
+"""The series of a decoder by number; a series is a metric and its tags."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import polars as pl
 from penstock.job.spec import BlacklistEntry
 
 BUCKETS = 256
-"""A series is in one of so many, whatever process writes it; fixed, because tables hold the numbers."""
+"""A series has the same bucket in every process; never change this number, because tables store buckets."""
 BLACKLISTED = -1
-"""In place of the number of a series that is on the blacklist."""
+"""The number of every series that is on the blacklist."""
 
 PAIR_BITS = 32
-"""A pair is one number: that of a metric, so many bits up, and that of its tags."""
+"""A pair is one number: that of a metric, shifted left by so many bits, and that of its tags."""
 _LOWER_HALF = (1 << PAIR_BITS) - 1
 
 
 class SeriesBook:
-    """Series by number, from 0 on. The numbers hold for this book alone, which grows as long as its decoder is used."""
+    """Series by number, from 0 on. The numbers are valid in this book only; it grows as long as its decoder is used."""
 
     def __init__(self, blacklist: Sequence[BlacklistEntry] = ()) -> None:
         self._blacklist = [
@@ -43,11 +43,11 @@ class SeriesBook:
         return len(self._series)
 
     def metric(self, name: str) -> int:
-        """The number of a metric, to make series of."""
+        """The number of a metric, for pairs."""
         return _numbered(name, self._metrics, self._metric_texts)
 
     def tag_set(self, tags: str) -> int:
-        """The number of tags in canonical JSON, to make series of."""
+        """The number of tags in canonical JSON, for pairs."""
         return _numbered(tags, self._tag_sets, self._tags_texts)
 
     def numbers(self, pairs: Sequence[int]) -> list[int]:
@@ -73,7 +73,7 @@ class SeriesBook:
         )
 
     def _is_blacklisted(self, pair: int) -> bool:
-        """Whether an entry finds the metric, and a tag for each of its pairs, as by `re.search`."""
+        """Whether an entry matches the metric, and each of its pairs matches a tag, by `re.search`."""
         metric = self._metric_texts[pair >> PAIR_BITS]
         tags = msgspec.json.decode(self._tags_texts[pair & _LOWER_HALF], type=dict[str, str])
         return any(

@@ -16,7 +16,7 @@ _ZERO, _NINE_FROM_ZERO = np.uint8(0x30), np.uint8(9)
 
 
 def utf8_lines(values: pa.Array) -> tuple[Spans, Integers]:
-    """The lines of binaries that are UTF-8, without empty ones, and by line the number of its binary."""
+    """The non-empty lines of binaries that are UTF-8, and the number of the binary of each line."""
     rows = np.arange(len(values))
     try:
         texts = values.cast(pa.string())
@@ -32,7 +32,7 @@ def utf8_lines(values: pa.Array) -> tuple[Spans, Integers]:
 
 
 def split(spans: Spans, separator: int) -> tuple[Spans, Integers]:
-    """The parts between separators, a byte below 128, and how many each span has; the spans follow on each other."""
+    """The parts between separators, a byte below 128, and the number of parts per span; spans must be contiguous."""
     # Bytes beyond the first and the last span belong to others.
     first, last = (int(spans.starts[0]), int(spans.ends[-1])) if len(spans) else (0, 0)
     result = np.flatnonzero(spans.bytes[first:last] == separator) + first
@@ -45,43 +45,43 @@ def split(spans: Spans, separator: int) -> tuple[Spans, Integers]:
 
 
 def find(texts: pa.Array, literal: str) -> Integers:
-    """Where each string holds the literal first, in bytes from its beginning; -1 where it does not."""
+    """The byte offset of the literal's first occurrence in each string; -1 if there is none."""
     result = _series(texts).str.find(literal, literal=True)
     return result.cast(pl.Int64).fill_null(-1).to_numpy()
 
 
 def find_alike(spans: Spans, literal: str, *, from_end: bool) -> Integers:
-    """Where each span holds the literal, which is ASCII; -1 where it does not.
+    """The place of the ASCII literal in each span; -1 if there is none.
 
-    Tried first is where the first span has it, counted from its start or its end: most spans are alike. If one holds
-    it several times, any of these places may be reported.
+    It tries the place of the first span, counted from its start or its end, because most spans are alike. If a span
+    has the literal several times, any of these places may be returned.
     """
     if not len(spans):
         return np.empty(0, np.int64)
-    wanted = literal.encode()
+    expected = literal.encode()
     start, end = int(spans.starts[0]), int(spans.ends[0])
-    offset = max(0, spans.bytes[start:end].tobytes().find(wanted))
+    offset = max(0, spans.bytes[start:end].tobytes().find(expected))
     places = spans.ends + (start + offset - end) if from_end else spans.starts + offset
-    others = ~_stands_at(spans, places, wanted)
+    others = ~_is_at(spans, places, expected)
     if others.any():
-        rest = spans.where(others)
-        result = find(rest.texts(), literal)
-        places[others] = np.where(result >= 0, rest.starts + result, -1)
+        remaining = spans.where(others)
+        result = find(remaining.texts(), literal)
+        places[others] = np.where(result >= 0, remaining.starts + result, -1)
     return places
 
 
-def _stands_at(spans: Spans, places: Integers, wanted: bytes) -> Mask:
+def _is_at(spans: Spans, places: Integers, expected: bytes) -> Mask:
     """Which spans hold the bytes at these places."""
-    result = (places >= spans.starts) & (places + len(wanted) <= spans.ends)
+    result = (places >= spans.starts) & (places + len(expected) <= spans.ends)
     if result.any():
         data, inside = spans.bytes, np.where(result, places, 0)
-        for index, byte in enumerate(wanted):
+        for index, byte in enumerate(expected):
             result &= data[inside + index] == byte
     return result
 
 
 def places_of(spans: Spans, byte: int) -> Integers:
-    """Everywhere between the first and the last span where the byte stands, and the end of the buffer."""
+    """All places of the byte between the first and the last span, and the end of the buffer."""
     first, last = (int(spans.starts[0]), int(spans.ends[-1])) if len(spans) else (0, 0)
     return np.append(np.flatnonzero(spans.bytes[first:last] == byte) + first, len(spans.bytes))
 
@@ -92,12 +92,12 @@ def next_of(places: Integers, starts: Integers) -> Integers:
 
 
 def matches(texts: pa.Array, pattern: str) -> Mask:
-    """Which strings the pattern matches, which has anchors of its own."""
+    """Which strings match the pattern, which has anchors of its own."""
     return _series(texts).str.contains(pattern).to_numpy()
 
 
 def numbers(spans: Spans) -> tuple[npt.NDArray[np.float64], Mask]:
-    """The values of spans, none of them empty, that begin like numbers, and which do; the others mean nothing."""
+    """The values of non-empty spans, and which spans begin like numbers; the values of others are undefined."""
     first = spans.bytes[spans.starts]
     numeric = (first - _ZERO <= _NINE_FROM_ZERO) | (first == _MINUS)
     if numeric.all():

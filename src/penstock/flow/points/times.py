@@ -12,11 +12,11 @@ from penstock.flow.spans import Integers, Mask
 from penstock.job.spec import PointTimes
 
 AT_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999, beyond which tables cannot hold a time."""
+"""The end of the year 9999, the last time that tables can store."""
 _DIGITS_MAX = 64
 _UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _AUTO = (("s", 10**11), ("ms", 10**14), ("us", 10**17))
-"""What a number below each bound is taken for, larger ones being nanoseconds: right from 1973 to 5138."""
+"""The unit of a number below each bound, larger ones are nanoseconds: right from 1973 to 5138."""
 
 
 def exact_ms(text: str, unit: PointTimes) -> int:
@@ -24,17 +24,17 @@ def exact_ms(text: str, unit: PointTimes) -> int:
     try:
         number = int(text) if len(text) < _DIGITS_MAX and text.isdecimal() else _number(text)
     except (ValueError, InvalidOperation):
-        raise MisfitError(f"{clipped(text, _DIGITS_MAX)} is no instant from 1970 to 9999") from None
+        raise MisfitError(f"{clipped(text, _DIGITS_MAX)} is not an instant from 1970 to 9999") from None
     if number < 0:
         raise MisfitError(f"{text} is before 1970")
     at_ms = number * 1000 // _UNITS_PER_SECOND[_unit(number, unit)]
     if at_ms > AT_MS_MAX:
-        raise MisfitError(f"{text} is no instant from 1970 to 9999")
+        raise MisfitError(f"{text} is not an instant from 1970 to 9999")
     return int(at_ms)
 
 
 def whole_ms(numbers: Integers, unit: PointTimes) -> tuple[Integers, Mask]:
-    """The instants of whole numbers from 0 on, and which of them a table can hold; the others mean nothing."""
+    """The instants of whole numbers from 0 on, and which of them a table can store; the others are undefined."""
     if unit != "auto":
         return _scaled(numbers, unit)
     if not len(numbers):

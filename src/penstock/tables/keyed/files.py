@@ -1,4 +1,4 @@
-"""The files of a keyed table by bucket, and what commits count of them."""
+"""The files of a keyed table by bucket, and the numbers that commits keep about them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def files_key(job: str) -> str:
 
 
 def files_number(table: DeltaLog, added: Iterable[_Named], removed: Iterable[_Named]) -> dict[str, int]:
-    """What a commit on the loaded version makes of that sum: with it, no other writer changes files unnoticed."""
+    """That sum after a commit on the loaded version; it reveals file changes by other writers."""
     key = files_key(table.job)
     total = (table.transaction(key) or 0) + _fingerprints(added) - _fingerprints(removed)
     return {key: total % _FINGERPRINTS}
@@ -39,19 +39,19 @@ def files_number(table: DeltaLog, added: Iterable[_Named], removed: Iterable[_Na
 def touching_numbers(
     table: DeltaLog, buckets: Iterable[int], added: Iterable[_Named], removed: Iterable[_Named]
 ) -> dict[str, int]:
-    """What a commit on the loaded version counts that changes these buckets."""
+    """The numbers of a commit on the loaded version that changes these buckets."""
     keys = [commits_key(table.job, bucket) for bucket in sorted(buckets)]
     return {key: (table.transaction(key) or 0) + 1 for key in keys} | files_number(table, added, removed)
 
 
 def has_foreign_changes(table: DeltaLog) -> bool:
-    """Whether the files of the loaded version are others than those that the commits of all jobs left there."""
+    """Whether another writer added or removed files: the loaded version differs from the commits of all jobs."""
     counted = sum(number for key, number in table.transactions().items() if key.endswith(files_key("")))
     return (_fingerprints(table.active_files()) - counted) % _FINGERPRINTS != 0
 
 
 def chunk_store(spec: KeyedSpec, table: DeltaLog) -> ChunkStore:
-    """Reads and writes the files of a table of this job: that of its rows, or that of its tombstones."""
+    """Reads and writes the files of one table of this job: of its rows, or of its tombstones."""
     options = dict(spec.storage_options)
     return ChunkStore(table.spec.path, options, file_schema(table.schema), spec.layout, spec.chunk_rows)
 
@@ -67,9 +67,9 @@ def commits_by_bucket(table: DeltaLog) -> dict[int, int]:
     """The commits of all jobs that touched a bucket, as of the loaded version."""
     commits: dict[int, int] = {}
     for key, number in table.transactions().items():
-        head, mark, rest = key.rpartition("/bucket/")
-        if mark and head and rest.endswith("#commits"):
-            bucket = int(rest.removesuffix("#commits"))
+        job, mark, name = key.rpartition("/bucket/")
+        if mark and job and name.endswith("#commits"):
+            bucket = int(name.removesuffix("#commits"))
             commits[bucket] = commits.get(bucket, 0) + number
     return commits
 

@@ -1,8 +1,8 @@
 """The generation of a log: it rises when a topic is recreated, or gets partitions (RULES K2).
 
-Records of one key have the order of their offsets as long as all of them are in one partition. With new partitions keys
-move; what is in the old partitions by then is older than anything in the new ones. So a generation begins at an offset
-of each partition, and every start of partitions of a topic that is known already begins one.
+Offsets order the records of a key as long as all of them are in one partition. When a topic gets partitions, keys move
+to other partitions; every record before that moment is older than every record after it. So a generation begins at an
+offset of each partition, and a started partition begins one if its topic already has started partitions.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _AT = re.compile(r"#generation@(\d+)")
 
 
 def generation_key(job: str, partition: Partition, offset: int) -> str:
-    """Names the generation that begins at an offset of a partition."""
+    """The key of the generation that begins at an offset of a partition."""
     return f"{position_key(job, partition)}#generation@{offset}"
 
 
 def newest_key(job: str, topic: str) -> str:
-    """Names the newest generation of a topic."""
+    """The key of the newest generation of a topic."""
     return f"{job}/{topic}#generation"
 
 
 def generations_of(numbers: Transactions, job: str, partition: Partition) -> tuple[tuple[int, int], ...]:
-    """From which offset on a partition is in which generation, ascending."""
+    """Pairs of a first offset and its generation, ascending."""
     head = position_key(job, partition)
     matches = ((_AT.fullmatch(key, len(head)), number) for key, number in numbers.items() if key.startswith(f"{head}#"))
     return tuple(sorted((int(match[1]), number) for match, number in matches if match is not None))
@@ -41,7 +41,7 @@ def generations_of(numbers: Transactions, job: str, partition: Partition) -> tup
 def with_generations(
     proposal: Proposal, accepted: Iterable[Part], numbers: Transactions, bounds_of: BoundsOf
 ) -> Proposal:
-    """The proposal with the generations that its accepted starts begin, as of a version with these numbers."""
+    """The proposal with the generations that its accepted starts begin; `numbers`: of the version it is based on."""
     starts = [part for part in accepted if isinstance(part, StartPart)]
     extra: dict[str, int] = {}
     for topic in sorted({part.partition.topic for part in starts}):

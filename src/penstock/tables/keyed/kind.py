@@ -83,7 +83,7 @@ class KeyedKind(SingleKind):
         return prove_keyed(job_of(job, KeyedSpec), depth, open_log)
 
     def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
-        """As of any single table, with its rows, buckets and chunks."""
+        """The status of a single table, with its rows, buckets and chunks."""
         status = table_status(job, open_log, now)
         table = find_table(job.table, job.name)
         if table is None:
@@ -101,10 +101,10 @@ class KeyedKind(SingleKind):
     def compact(
         self, job: JobSpec, request: CompactRequest, environment: Environment, progress: Progress | None
     ) -> CompactReport:
-        """Put small chunks of a bucket together, in the order of their keys; rows, positions and totals stay.
+        """Merge small chunks of a bucket in the order of their keys; rows, positions and totals do not change.
 
-        It touches buckets like a batch (RULES K1, K3): a batch that was merged meanwhile merges those again. Tombstones
-        whose time is over are deleted.
+        It touches buckets like a batch (RULES K1, K3): a concurrent batch merges those buckets again. Expired
+        tombstones are deleted.
         """
         request.refuse_all_days(f"the table of {job.name} has no days")
         keyed, table = job_of(job, KeyedSpec), existing_table(job, environment)
@@ -134,14 +134,14 @@ class KeyedKind(SingleKind):
         tombstones = find_tombstones(job_of(job, KeyedSpec).table, job.name, environment)
 
         def rules(tombstones: DeltaLog) -> NameRules:
-            """Tombstones are committed before their batch, so its positions decide about them too."""
+            """Tombstones are committed before their batch, so the positions of the data table apply to them too."""
             of_data = data_rules(table)
             return NameRules(of_data.of_slice, by_version(tombstones), of_data.of_replay)
 
         return vacuum(table, dry_run=request.dry_run, alongside=() if tombstones is None else ((tombstones, rules),))
 
     def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
-        # By the keys of the table: with those of the job a lookup might search other buckets.
+        # The table's own keys: with those of the job a lookup might search the wrong buckets.
         path = job.table.path
         marked = table_properties(spark, path).get(self.mark)
         if marked is None:
@@ -154,7 +154,7 @@ class KeyedKind(SingleKind):
 
 
 def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environment) -> DeltaLog:
-    """The table with at least the job's columns: those of the key first, for which every reader has statistics."""
+    """The table with at least the job's columns; key columns come first, so that Delta collects their statistics."""
     columns, policy = row_columns(job, spark)
     _refuse_reserved(columns, f"the job {job.name}")
     layout = job.table.layout
@@ -171,7 +171,7 @@ def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environme
         schema = schema.append(pa.field(SEQUENCES, sequences_type(layout, schema)))
     existing = find_table(job.table, job.name, environment)
     if existing is not None:
-        # Before the table gets columns of a job that is not its own.
+        # Before the table gets columns of a foreign job.
         _refuse_other_keys(existing, job.table)
     table = open_or_create(job.table, job.name, schema.append(pa.field(BUCKET, pa.int32())), policy, environment)
     _refuse_other_keys(table, job.table)
@@ -211,6 +211,6 @@ def _small_chunks(spec: KeyedSpec, table: DeltaLog, target_bytes: int, effort: C
 
 
 def _by_key(files: list[ActiveFile], column: str) -> list[ActiveFile]:
-    """In the order of the least value of a column; those whose statistics do not give it come last."""
+    """Sorted by the minimum of a column; files without this statistic come last."""
     bounded = [(span[0], file.path, file) for file in files if (span := file.spans[column]) is not None]
     return [*(file for *_, file in sorted(bounded)), *(file for file in files if file.spans[column] is None)]

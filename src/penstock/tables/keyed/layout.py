@@ -1,4 +1,4 @@
-"""What makes a row of a keyed table the same row: its key, and which of two is the newer one. Pure.
+"""The identity of a row in a keyed table: its key, and which of two rows of a key is newer. Pure.
 
 A key is the values of the partition key, then those of the row key. The bucket of a row is a hash of its partition key,
 or of its row key if there is no partition key. It must never change, because rows are looked up there.
@@ -28,24 +28,24 @@ SEQUENCE = "_sequence"
 TIEBREAK = "_tiebreak"
 """Decides between records of two partitions that have the same offset."""
 SEQUENCES = "_sequences"
-"""With partial updates: the columns whose value is older than the row, and how old. Only then a table has it."""
+"""Only with partial updates: the columns whose value is older than the row, with the order of the value."""
 HIDDEN = (SEQUENCE, TIEBREAK, SEQUENCES, BUCKET)
-"""Columns that no record has."""
+"""Columns that Penstock adds; readers do not see them."""
 DELETE = "_delete"
-"""Of a row in a run: whether it deletes the row of its key."""
+"""The column of a run that states whether a row deletes its key."""
 RESERVED = frozenset((*HIDDEN, DELETE))
 """Names, in lower case, that no column of a record may have."""
 KEY_BYTES_MAX = 32 * 1024
 OFFSET_BITS = 48
-"""Of a sequence; above them is the generation of the log."""
+"""The low bits of a sequence; the bits above them are the generation of the log."""
 TOPIC_BITS = 32
-"""Of a tiebreak; above them is the partition. More would not fit into one number with most ranges of offsets."""
-WORDS_KEPT_MAX = 4_096
-"""Texts whose hash a process remembers."""
+"""The low bits of a tiebreak; the bits above them are the partition. More would rarely pack with offsets."""
+HASHES_CACHED_MAX = 4_096
+"""Values whose hash a process caches."""
 
 BUCKETS_MAX = 4096
 LOG_ORDER = "log"
-"""The word for the order of the log, as a sequence."""
+"""The value of `sequence` for the order of the log."""
 
 Numbers: TypeAlias = npt.NDArray[np.uint64]
 
@@ -67,16 +67,16 @@ def read_delete(value: object) -> DeleteRule:
     match = _CONDITION.fullmatch(as_text(value).strip())
     if match is None:
         return DeleteRule(as_text(value).strip())
-    word = match["value"].strip()
-    return DeleteRule(match["column"], word == "true" if word in ("true", "false") else _constant(word))
+    text = match["value"].strip()
+    return DeleteRule(match["column"], text == "true" if text in ("true", "false") else _constant(text))
 
 
-def _constant(word: str) -> int | str:
-    """A text in quotes, a whole number, or a text as it is."""
-    quoted = re.fullmatch(r"'([^']*)'|\"([^\"]*)\"", word)
+def _constant(text: str) -> int | str:
+    """A string in quotes, a whole number, or a string without quotes."""
+    quoted = re.fullmatch(r"'([^']*)'|\"([^\"]*)\"", text)
     if quoted is not None:
         return quoted[1] if quoted[1] is not None else quoted[2]
-    return int(word) if re.fullmatch(r"-?[0-9]{1,18}", word) else word
+    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
 
 
 def _merges(value: object) -> bool:
@@ -89,7 +89,7 @@ def _sequence(value: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The keys of a table, and what happens to a record that has one."""
+    """The keys of a table, and how a record changes the row of its key."""
 
     partition_keys: Annotated[tuple[str, ...], items(as_text), Otherwise(())]
     row_keys: Texts
@@ -97,7 +97,7 @@ class Layout:
     """The column that orders the records of a key; None: the order of the log."""
     delete: Annotated[DeleteRule | None, Parsed(read_delete)] = None
     merge: Annotated[bool, Key("partial_updates"), Parsed(_merges)] = False
-    """Whether a null of an update keeps the value that is there."""
+    """Whether a null in an update keeps the existing value."""
     buckets: Annotated[int, within(positive, f"at most {BUCKETS_MAX}", most=BUCKETS_MAX)] = 16
 
     @property
@@ -117,11 +117,11 @@ class Layout:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that decide about the key of a row and its order."""
+        """The columns that give the key of a row and its order."""
         return list(dict.fromkeys([*self.keys, *self.order_names]))
 
     def __str__(self) -> str:
-        """The settings that a table keeps: equal texts mean that rows are in the same places."""
+        """The settings that a table stores: equal texts mean that rows are in the same buckets."""
         keys, rows = ", ".join(self.partition_keys), ", ".join(self.row_keys)
         order = self.sequence or "the log"
         return f"partition_keys [{keys}], row_keys [{rows}], sequence {order}, buckets {self.buckets}"
@@ -134,7 +134,7 @@ def key_frame(layout: Layout, rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
 
 
 def order_frame(layout: Layout, rows: pa.Table | pa.RecordBatch, *, within_partition: bool = False) -> pl.DataFrame:
-    """What orders the rows of one key, as columns `order0`, `order1`, ...; those of one partition need no tiebreak."""
+    """The order of the rows of a key, as columns `order0`, `order1`, ...; one partition needs no tiebreak."""
     names = layout.order_names[: -1 if within_partition else None]
     return pl.DataFrame([_series(rows.column(name)).alias(f"order{number}") for number, name in enumerate(names)])
 
@@ -180,16 +180,16 @@ def stable_hash(column: pl.Series) -> Numbers:
     """A number for each value, the same in every process and every version of every library."""
     if column.dtype in (pl.String, pl.Binary):
         codes = column.to_arrow().dictionary_encode()
-        words = [_word_hash(value) for value in codes.dictionary.cast(pa.large_binary()).to_pylist()]
-        hashes = np.array([*words, 0], np.uint64)
-        taken: Numbers = hashes[codes.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)]
+        distinct = [_bytes_hash(value) for value in codes.dictionary.cast(pa.large_binary()).to_pylist()]
+        hashes = np.array([*distinct, 0], np.uint64)
+        taken: Numbers = hashes[codes.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)]
         return taken
     whole = column.to_physical().cast(pl.Int64).fill_null(0).to_numpy()
     return _mixed(whole.astype(np.int64).view(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
 
 
 def key_faults(layout: Layout, rows: pa.RecordBatch) -> dict[int, str]:
-    """The rows that have no place in the table, by number, with the reason."""
+    """The rows that the table cannot take, by number, with the reason."""
     keys = key_frame(layout, rows)
     faults: dict[int, str] = {}
 
@@ -215,9 +215,9 @@ def is_key_type(kind: pa.DataType) -> bool:
 
 
 def sequences(offsets: pa.Array, generations: Sequence[tuple[int, int]]) -> pa.Array:
-    """The place of records in the log as one number (RULES K2): above its offset the generation that it is of.
+    """The place of records in the log as one number (RULES K2): the generation in the bits above the offset.
 
-    `generations` says, ascending, from which offset on the log is in which generation.
+    `generations`: pairs of a first offset and its generation, ascending.
     """
     numbers = offsets.to_numpy(zero_copy_only=False)
     if len(numbers) and int(numbers.max()) >= 1 << OFFSET_BITS:
@@ -229,7 +229,7 @@ def sequences(offsets: pa.Array, generations: Sequence[tuple[int, int]]) -> pa.A
 
 
 def tiebreaks(sequence: pa.Array, topic: str, partition: int) -> pa.Array:
-    """What orders records of the same offset: their partition, then their topic. Rows of loads have none."""
+    """The order of records with the same offset: by partition, then by topic. Rows of loads have none."""
     of_topic = int.from_bytes(hashlib.blake2b(topic.encode(), digest_size=8).digest(), "little") >> (64 - TOPIC_BITS)
     of_log = partition << TOPIC_BITS | of_topic
     return pa.array(np.where(sequence.to_numpy() < 0, 0, of_log), pa.int64())
@@ -251,8 +251,8 @@ def _series(column: pa.Array | pa.ChunkedArray) -> pl.Series:
     return pl.Series(pl.from_arrow(column))
 
 
-@lru_cache(WORDS_KEPT_MAX)
-def _word_hash(value: bytes) -> int:
+@lru_cache(HASHES_CACHED_MAX)
+def _bytes_hash(value: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
 
 

@@ -1,4 +1,4 @@
-"""A keyed table as Spark's data frame: the columns of its records, and of a lookup by key only the files it needs."""
+"""A keyed table as a Spark data frame, without hidden columns; a lookup by key reads only the files it needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import reduce
 from itertools import product
 from math import prod
 from operator import and_, or_
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,12 +21,12 @@ from penstock.spark.delta_spark import delta_frame
 from penstock.tables.keyed.layout import BUCKET, HIDDEN, Layout, buckets_of, key_frame
 
 KEYS_MAX = 10_000
-"""Up to so many combinations of values the bucket of each is computed."""
+"""Combinations of values for which buckets are computed."""
 COMPARED_MAX = 100
-"""Values of a column that are compared one by one."""
+"""Up to this many values of a column become a comparison each."""
 
 Values = Mapping[str, Sequence[Any]]
-"""By column, the values that a row may have, as the table types them."""
+"""By column, the requested values in the type of the table."""
 
 
 def keyed_frame(spark: SparkSession, path: str, layout: Layout, keys: Mapping[str, object]) -> DataFrame:
@@ -34,8 +34,8 @@ def keyed_frame(spark: SparkSession, path: str, layout: Layout, keys: Mapping[st
     rows = delta_frame(spark, path)
     if keys:
         kinds = to_arrow_schema(rows.select([name for name in rows.columns if name not in HIDDEN]).schema)
-        values = wanted_values(layout, kinds, keys)
-        conditions = [_among(F.col(f"`{name}`"), wanted) for name, wanted in values.items()]
+        values = requested_values(layout, kinds, keys)
+        conditions = [_among(F.col(f"`{name}`"), requested) for name, requested in values.items()]
         buckets = buckets_with(layout, kinds, values)
         if buckets is not None:
             conditions.append(F.col(BUCKET).isin(buckets))
@@ -43,24 +43,25 @@ def keyed_frame(spark: SparkSession, path: str, layout: Layout, keys: Mapping[st
     return rows.drop(*HIDDEN)
 
 
-def wanted_values(layout: Layout, kinds: pa.Schema, keys: Mapping[str, object]) -> dict[str, list[Any]]:
-    """What a reader asks for: of each key column one value or several. Raises `UserError` if that makes no sense."""
+def requested_values(layout: Layout, kinds: pa.Schema, keys: Mapping[str, object]) -> dict[str, list[Any]]:
+    """The requested values of each key column. Raises `UserError` for other columns or types."""
     columns = list(layout.keys)
     values = {}
-    for name, asked in keys.items():
+    for name, requested in keys.items():
         if name not in columns:
             raise UserError(
                 f"{name} is not a column of the key",
                 detail=f"the key: {', '.join(columns)}",
                 hint=did_you_mean(name, columns) or "filter the data frame by other columns with where",
             )
-        several = isinstance(asked, Iterable) and not isinstance(asked, str | bytes)
-        values[name] = [_typed(name, value, kinds.field(name).type) for value in (list(asked) if several else [asked])]  # type: ignore[call-overload]
+        is_list = isinstance(requested, Iterable) and not isinstance(requested, str | bytes)
+        items = cast("Iterable[object]", requested) if is_list else [requested]
+        values[name] = [_typed(name, value, kinds.field(name).type) for value in items]
     return values
 
 
 def buckets_with(layout: Layout, kinds: pa.Schema, values: Values) -> list[int] | None:
-    """The buckets that have rows with these values; None: any, because the values do not determine it."""
+    """The buckets that may have rows with these values; None: the values do not determine the bucket."""
     if layout.partition_keys:
         layout = replace(layout, row_keys=())
     if any(name not in values for name in layout.keys) or prod(len(values[name]) for name in layout.keys) > KEYS_MAX:
@@ -72,7 +73,7 @@ def buckets_with(layout: Layout, kinds: pa.Schema, values: Values) -> list[int] 
 
 
 def _typed(name: str, value: object, kind: pa.DataType) -> Any:
-    """The value as the column has it; a time without a zone is one of UTC, as everywhere."""
+    """The value in the type of the column; a time without a zone is in UTC, as everywhere."""
     if isinstance(value, datetime) and value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
     if isinstance(value, bool) and not pa.types.is_boolean(kind):
@@ -86,14 +87,14 @@ def _typed(name: str, value: object, kind: pa.DataType) -> Any:
 
 def _among(column: Column, values: Sequence[Any]) -> Column:
     literals = [_literal(value) for value in values if value is not None]
-    # Of a list Delta uses only the least and the greatest value when it skips files.
+    # For a list Delta skips files by its minimum and maximum only.
     one_by_one = 0 < len(literals) <= COMPARED_MAX
     among = reduce(or_, (column == value for value in literals)) if one_by_one else column.isin(literals)
     return among | column.isNull() if len(literals) < len(values) else among
 
 
 def _literal(value: Any) -> Any:
-    """The value as Spark compares it: PySpark itself takes days and times through Java's calendar of 1582."""
+    """The value as a Spark literal: PySpark itself converts dates and times by Java's calendar of 1582."""
     if isinstance(value, datetime):
         return F.timestamp_micros(F.lit((value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)))
     return F.lit(value.isoformat()).cast("date") if isinstance(value, date) else value

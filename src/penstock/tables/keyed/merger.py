@@ -1,4 +1,4 @@
-"""The second Spark job of a batch: a task for each bucket that it touches; and again for those that others changed."""
+"""The second Spark job of a batch merges each bucket that it touches, and again those that other commits changed."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import Tombstones
 
 TASKS_PER_CORE = 2
-"""Of a merge: small buckets share a task, which costs more than they do."""
+"""Of a merge: small buckets share a task, because its overhead exceeds their work."""
 
 Base = tuple[frozenset[str], int]
-"""The files of a bucket and the commits of all jobs that touched it. Two that are equal hold the same rows and
-tombstones: a commit that only deletes what is not there changes no file."""
+"""The files of a bucket and the number of commits that touched it. Equal bases have the same rows and tombstones;
+files alone do not show that, because a commit that deletes absent keys changes no file."""
 
 
 class Merge:
-    """The runs of a batch, merged into the buckets that they touch, each as of some version; no reader sees it yet."""
+    """The runs of a batch, merged into the buckets that they touch, each as of some version; not yet committed."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class Merge:
 
     @property
     def skipped(self) -> Counter[PartitionKey]:
-        """By partition, the records that lost to a newer one of another run, or of the table."""
+        """The records that lost to a newer one of another run or of the table, by partition."""
         skipped: Counter[PartitionKey] = Counter()
         for report in self.reports:
             skipped.update(dict(report.skipped))
         return skipped
 
-    def bring_up(self) -> None:
-        """Merge into the loaded version; what was merged before stays, but for buckets that others have changed."""
+    def merge_into_loaded(self) -> None:
+        """Merge into the loaded version; only buckets that other commits have changed are merged again."""
         schema, commits = self._data.schema, commits_by_bucket(self._data)
         refuse_deletion_vectors(self._data.handle, self._data.spec.path)
         files = files_by_bucket(self._active())
@@ -93,7 +93,7 @@ class Merge:
             self._merged, self._schema = {}, schema
         stale = [bucket for bucket in bases if bucket not in self._merged or self._merged[bucket][0] != bases[bucket]]
         if stale:
-            # Read after the table: a delete that it has was remembered before.
+            # Read after the table: tombstones are committed before the deletes.
             dead = self._tombstones.files()
             plans = tuple(self._plan(bucket, files.get(bucket, ()), dead.get(bucket, ())) for bucket in stale)
             self._merged |= {report.bucket: (bases[report.bucket], report) for report in self._run(plans)}
@@ -108,14 +108,14 @@ class Merge:
         return tuple(RemovedFile(path, active[path].size_bytes, {BUCKET: active[path].values[0]}) for path in paths)
 
     def numbers(self, removes: Sequence[RemovedFile]) -> dict[str, int]:
-        """What a commit on the loaded version that takes these files out counts."""
+        """The numbers of a commit on the loaded version that removes these files."""
         replaced = {int(file.partition_values[BUCKET] or 0) for file in removes}
         numbers = touching_numbers(self._data, replaced | self._merged.keys(), self.files, removes)
         tombstones = [file for report in self.reports for file in report.tombstones]
         return numbers | self._tombstones.numbers(tombstones, self._data.schema)
 
-    def remember_deleted(self) -> None:
-        """Commit tombstones, before the deletes that they stand for (RULES K2)."""
+    def commit_tombstones(self) -> None:
+        """Commit tombstones before their deletes (RULES K2)."""
         added = [file for report in self.reports for file in report.tombstones]
         self._tombstones.append(added, self._data.schema)
         self._data.environment.at_step("tombstones_written")
@@ -124,7 +124,7 @@ class Merge:
         return self._data.active_files(self._job.table.layout.keys)
 
     def _plan(self, bucket: int, files: tuple[ActiveFile, ...], tombstones: tuple[ActiveFile, ...]) -> BucketPlan:
-        # An overwrite brings deleted keys back: what was deleted before does not count.
+        # An overwrite restores deleted keys: it ignores tombstones.
         if self._overwrites:
             return BucketPlan(bucket, self._parts[bucket])
         return BucketPlan(bucket, self._parts[bucket], files, tuple(file.path for file in tombstones))

@@ -1,8 +1,8 @@
-"""What `verify` proves of a keyed table: its files are as committed, each key once, with what the log gives.
+"""Verifies a keyed table: its files are as committed, each key occurs once, and rows agree with the log.
 
-The newest record of each key that the log still has is joined with the row that the table has. A row may not be older
-than that record, and has its values if it is of that record. A row that is newer, or whose key has no record, has to be
-of a load or of a record that the log has lost: its place in the log shows which. What cannot be proven is counted.
+The newest retained record of each key is joined with the row of the table. A row must not be older than that record,
+and must have its values if it comes from that record. A newer row, or one whose key has no record, must come from a
+load or from a record that the log has deleted: its sequence shows which. Rows that cannot be proven are counted.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Evidence:
 
 
 def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Proof:
-    """Check one version of the table against itself and its log; nothing is written."""
+    """Check one version of the table against itself and its log; read-only."""
     facts = read_table(job)
     if facts is None:
         return NO_TABLE
@@ -96,16 +96,16 @@ def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Pro
 
 
 def _foreign_faults(table: DeltaLog) -> Iterator[str]:
-    """What another writer did to the files of a table."""
+    """Changes by other writers to the files of a table."""
     foreign = [file.path for file in table.active_files() if content_of(file.path) is None]
     if foreign:
         yield named_paths("files were not written by Penstock", foreign)
     elif has_foreign_changes(table):
-        yield f"files of {table.spec.path} are not those that its commits left there: changed by another writer?"
+        yield f"files of {table.spec.path} differ from those of its commits: changed by another writer?"
 
 
 def _content_faults(spec: KeyedSpec, table: DeltaLog, *, of_keys: bool) -> Iterator[str]:
-    """What is wrong with the rows of a table, or of tombstones, which may have a key several times."""
+    """Faults of the rows of a table, or of tombstones, which may have a key several times."""
     store, layout = chunk_store(spec, table), spec.layout
     for bucket, files in files_by_bucket(table.active_files(tuple(store.schema.names))).items():
         frames = []
@@ -144,16 +144,16 @@ class RowPlaces:
     """The offsets that the table has read, and which of them the log still has."""
 
     slices: tuple[Slice, ...]
-    """Those to read again."""
+    """The retained offsets, to read again."""
     lost: pl.DataFrame
-    """By tiebreak the sequences `[start, end)` whose records the log no longer has."""
+    """The sequences `[start, end)` whose records the log no longer has, by tiebreak."""
 
     @property
     def any_lost(self) -> bool:
         return not self.lost.is_empty()
 
     def placed(self, layout: Layout, rows: pl.DataFrame) -> pl.DataFrame:
-        """The rows with their `origin`: `KNOWN` if the log has the record at their place, or never had one."""
+        """The rows with their `origin`: `KNOWN` if the log has the record of their sequence, or never had one."""
         sequence, tiebreak = order_columns(layout)[-2:]
         lost_ranges = self.lost.rename({"tiebreak": tiebreak, "start": sequence})
         at = rows.sort(sequence).join_asof(lost_ranges, on=sequence, by=tiebreak, check_sortedness=False)
@@ -162,7 +162,7 @@ class RowPlaces:
         return at.select(*rows.columns, origin.otherwise(pl.lit(KNOWN)).alias("origin"))
 
     def exposed(self, layout: Layout, loads: bool) -> pl.Expr:
-        """Whether a record that the log has lost, or a load, may have deleted what a retained record gives."""
+        """Whether a record that the log has lost, or a load, may have deleted the row of a retained record."""
         if layout.sequence is not None:
             return pl.lit(self.any_lost or (loads and layout.delete is not None))
         return pl.col(order_columns(layout)[-2]) < pl.lit(self.lost["end"].max(), pl.Int64)
@@ -203,13 +203,13 @@ OPEN: Mapping[str, str] = {
     "merged": "rows with values that are merged from loads, or from records that the log no longer has",
     "forgotten": "keys that the log or a load deleted so long ago that their tombstones were removed",
 }
-"""What is not proven. Of all but the last, only values are open."""
+"""What is not proven. For all but the last, only the values are unproven."""
 
 
 def check_records(evidence: Evidence, log: Log, log_facts: LogFacts, *, with_values: bool) -> Check:
     """Fold the records that the log still has, and compare key by key."""
-    if hindrance := _hindrance(evidence):
-        return Check("records", "not compared", False, unproven=[hindrance])
+    if reason := _why_not_compared(evidence):
+        return Check("records", "not compared", False, unproven=[reason])
     places = places_of(evidence.facts, evidence.job.name, log, log_facts.bounds)
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
@@ -233,7 +233,7 @@ def check_records(evidence: Evidence, log: Log, log_facts: LogFacts, *, with_val
     )
 
 
-def _hindrance(evidence: Evidence) -> Unproven | None:
+def _why_not_compared(evidence: Evidence) -> Unproven | None:
     """Why records cannot be compared at all."""
     facts, earlier = evidence.facts, "verify before the history of the table is cleaned up"
     overwritten = any(key.endswith(overwritten_key("")) for key in facts.table.transactions())
@@ -242,7 +242,7 @@ def _hindrance(evidence: Evidence) -> Unproven | None:
         (overwritten, "a load has replaced rows, whatever their records", "compare the table with the loaded files"),
         (facts.replay_unfinished, "a replay of the quarantine is unfinished", "verify after the next run"),
         (facts.incarnations.other_ids, "other jobs write to this table too", "give each job a table of its own"),
-        (forgotten, "the table has forgotten the name of an earlier topic", earlier),
+        (forgotten, "the table no longer has the name of an earlier topic", earlier),
     ):
         if applies:
             return Unproven(f"the records: {what}", remedy)
@@ -250,7 +250,7 @@ def _hindrance(evidence: Evidence) -> Unproven | None:
 
 
 def _flow(evidence: Evidence, slices: tuple[Slice, ...], folder: Path) -> KeyedFlow:
-    """The flow of the job into a folder of its own; what is in quarantine stays out."""
+    """The flow of the job into a temporary folder, without records in quarantine."""
     job, table = evidence.job, evidence.facts.table
     target = pa.schema([field for field in table.schema if field.name not in HIDDEN])
     plain = flow_of(job, Batch("verify", slices), target, (), str(folder / "bad"))
@@ -273,7 +273,7 @@ def _runs(flow: KeyedFlow, log: Log, slices: tuple[Slice, ...]) -> Iterator[Stag
 def _compared(
     evidence: Evidence, flow: KeyedFlow, files: tuple[StagedFile, ...], places: RowPlaces, with_values: bool
 ) -> Iterator[pl.DataFrame]:
-    """Bucket by bucket the keys of records and rows, each with its verdict."""
+    """The keys of records and rows with their verdicts, one frame per bucket."""
     spec, facts, tombstones = evidence.job.table, evidence.facts, evidence.tombstones
     layout, stored = spec.layout, chunk_store(spec, facts.table)
     temporary = replace(stored, table_url=flow.table.table_url, storage_options={})
@@ -281,7 +281,7 @@ def _compared(
     dead_of = {} if tombstones is None else files_by_bucket(tombstones.active_files())
     touched = parts_by_bucket(files)
     loads = any(key.endswith(loads_key("")) for key in facts.table.transactions())
-    # Values of partial updates may be of loads, or of records that the log no longer has.
+    # Values of partial updates may come from loads, or from records that the log no longer has.
     has_values = not layout.merge or (SEQUENCES in stored.schema.names and not loads and not places.any_lost)
     exposed = places.exposed(layout, loads)
     for bucket in sorted({*touched, *rows_of}):
@@ -303,7 +303,7 @@ def compare(
     of_row = pl.when(origin == KNOWN).then(pl.lit("foreign")).otherwise(origin)
     differs = pl.col("value") != pl.col("value_there")
     of_values = pl.when(~differs | ~pl.lit(with_values)).then(pl.lit("")).when(differs).then(pl.lit("altered"))
-    # After a delete whose tombstone was removed, an older record may bring the row back.
+    # After a delete whose tombstone was removed, an older record may restore the row.
     forgotten = gone & ~same & newer(layout, "_dead").fill_null(True)
     deleted_since = older(layout, "_dead") & (pl.col("origin_dead") != KNOWN)
     verdict = (
@@ -366,5 +366,5 @@ def _keyed(layout: Layout, rows: pa.Table) -> pl.DataFrame:
 
 
 def _digests(rows: pa.Table) -> pl.Series:
-    """A hash for each row, out of all of its values."""
+    """A hash of all values of each row."""
     return column_hashes(rows.select(sorted(rows.schema.names))).hash_rows(7)

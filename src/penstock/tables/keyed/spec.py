@@ -1,4 +1,4 @@
-"""The section `table.keyed` of a job file: keys, sequence, deletes and sizes; and what of it a table keeps."""
+"""The section `table.keyed` of a job file: keys, sequence, deletes and sizes; and the part that a table stores."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class KeyedSpec(TablePlace):
     chunk_rows: Positive = 500_000
     tombstone_retention_seconds: Annotated[Duration, Key("tombstone_retention")] = TOMBSTONE_RETENTION_SECONDS
     filter_tombstones: bool = False
-    """Whether records without a value are left out: deletes are records of their own."""
+    """Whether records without a value are dropped: deletes are records of their own."""
     partition_by: tuple[str, ...] = (BUCKET,)
 
     @property
     def tombstones_path(self) -> str:
-        """Where deleted keys are remembered."""
+        """The folder of the table of deleted keys."""
         return f"{self.path}_tombstones"
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """What of a layout decides where a row lies and which one stays."""
+    """The settings that decide in which bucket a row is and which row wins."""
 
     version: Literal[4]
     partition_keys: tuple[str, ...]
@@ -53,7 +53,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 def encode_layout(layout: Layout) -> str:
-    """The text of the property: the same for layouts whose rows lie in the same places."""
+    """The text of the property: equal for layouts whose rows are in the same buckets."""
     kept = _Kept(4, layout.partition_keys, layout.row_keys, layout.sequence, layout.buckets)
     return msgspec.json.encode(kept).decode()
 
@@ -120,7 +120,7 @@ def _check_column(name: str, output: OutputColumns, at: KeyPath, reader: SpecRea
 
 
 def type_faults(layout: Layout, types: Mapping[str, pa.DataType | None]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """What is wrong with the types of columns, as far as they are known, each with its key in the section."""
+    """Faults of the types of columns, as far as they are known, each with its key in the section."""
     columns: list[tuple[tuple[str | int, ...], str]] = [
         *((("partition_keys", number), name) for number, name in enumerate(layout.partition_keys)),
         *((("row_keys", number), name) for number, name in enumerate(layout.row_keys or ())),

@@ -1,7 +1,7 @@
 """A keyed table under one job: a batch lands whole, with the files that it replaces, or not at all.
 
-Two Spark jobs write it: one leaves sorted runs, one merges them bucket by bucket. A replay takes the same way: records
-that are older than what is there change nothing, and are done with.
+Two Spark jobs write it: one writes sorted runs, one merges them bucket by bucket. A replay takes the same way: records
+that are older than the rows of the table change nothing, and count as replayed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class KeyedWritten(Written):
     merge: Merge
 
     def part(self, piece: Slice, token: int) -> SlicePart:
-        """A slice with its counts: records that lost to a newer one are skipped and not written."""
+        """A slice with its counts: records that lost to a newer one count as skipped, not written."""
         share = self.share_of(piece)
         in_runs = sum(run.rows for run in share.files)
         written = in_runs - self.merge.skipped[(piece.partition.topic, piece.partition.number)]
@@ -54,7 +54,7 @@ class KeyedWritten(Written):
 
 
 class KeyedTable(SingleTable):
-    """Rows unique by key. Files of several partitions are one: no slice lands without the others."""
+    """Rows unique by key. A file has rows of several partitions, so no slice lands without the others."""
 
     divisible = False
 
@@ -66,7 +66,7 @@ class KeyedTable(SingleTable):
         self._log = log
 
     def commit(self, proposal: Proposal) -> Outcome:
-        """As of any table; partitions that start begin a generation of the log."""
+        """Commit as for any table; partitions that start begin a generation of the log."""
 
         def revise() -> Proposal:
             state = self.data.cached_state([part.partition for part in proposal.parts])
@@ -86,11 +86,11 @@ class KeyedTable(SingleTable):
         def revise() -> Proposal:
             if not check(proposal(), self.data.cached_state(tokens)).accepted:
                 return proposal()
-            merge.bring_up()
+            merge.merge_into_loaded()
             removes = merge.removes()
             return replace(proposal(), files=merge.files, removes=removes, extra=merge.numbers(removes))
 
-        landed = self.landed(self.data.commit_revised(revise, staged.schema, merge.remember_deleted))
+        landed = self.landed(self.data.commit_revised(revise, staged.schema, merge.commit_tombstones))
         if landed.outcome.version is None:
             return landed
         return replace(landed, files=len(merge.files), size_bytes=_fresh_bytes(merge, landed.counts))
@@ -121,7 +121,7 @@ class KeyedWriter(SingleWriter):
         self.data.refresh()
         job, tombstones = self._keyed_job, self.table.tombstones
         merge = Merge(job, self.data, tombstones, self.spark, written.files, _names(flow))
-        merge.bring_up()
+        merge.merge_into_loaded()
         self.data.environment.at_step("merged")
         return KeyedWritten(written.gathered, written.staged_at, written.schema, merge)
 
@@ -138,8 +138,8 @@ class KeyedTarget(TableTarget):
             if run_number(self._data) != run.number - 1:
                 return None
             self._data.check_schema(written.schema)
-            merge.bring_up()
-            merge.remember_deleted()
+            merge.merge_into_loaded()
+            merge.commit_tombstones()
             change, removes = run_change(self._data, run, merge.files), merge.removes()
             actions = [*(self._data.remove_action(file) for file in removes), *change.actions]
             return replace(change, actions=actions, transactions={**change.transactions, **merge.numbers(removes)})
@@ -161,14 +161,14 @@ def keyed_flow(
 
 
 def tombstone_policy(job: JobSpec, spec: KeyedSpec) -> TombstonePolicy:
-    """What happens to a record without a value: it is a row without values, unless `sql:` would see it."""
+    """The policy for records without a value: a row without values, unless the job has `sql:`."""
     if spec.filter_tombstones:
         return TombstonePolicy.FILTER
     return TombstonePolicy.QUARANTINE if job.sql else TombstonePolicy.ROW
 
 
 def is_known_by_key(job: JobSpec, spec: KeyedSpec) -> bool:
-    """Whether a record without a value gives the key of its row: all columns of the key come from Kafka's own."""
+    """Whether a record without a value gives the key of its row: all key columns come from the Kafka key."""
     if job.sql is not None:
         return False
     needed = [name for name in spec.layout.columns if name not in HIDDEN]
@@ -176,9 +176,9 @@ def is_known_by_key(job: JobSpec, spec: KeyedSpec) -> bool:
 
 
 def _names(flow: Flow) -> NewName:
-    """The names of merged files: after the replay, or after the first slice of the batch.
+    """The names of merged files, with the run of the replay, or with the first slice of the batch.
 
-    A batch lands whole or not at all, so once that slice is behind the position no commit can name them any more.
+    A batch lands whole or not at all, so once that slice is behind the position no commit can name them.
     """
     if flow.replay_run is not None:
         return partial(fresh, replayed_name, str(flow.replay_run))
@@ -187,7 +187,7 @@ def _names(flow: Flow) -> NewName:
 
 
 def _fresh_bytes(merge: Merge, counts: Counts) -> int:
-    """The bytes of the rows that a batch wrote, without those that are only written again with them."""
+    """The bytes of the rows that a batch wrote, without unchanged rows of rewritten files."""
     rows = sum(file.rows for file in merge.files)
     size_bytes = sum(file.size_bytes for file in merge.files)
     return round(size_bytes * counts.written / rows) if rows else 0

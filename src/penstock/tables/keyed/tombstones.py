@@ -1,6 +1,6 @@
-"""Deleted keys with the order of their delete, so that an older update cannot bring a row back (RULES K2).
+"""Deleted keys with the order of their delete, so that an older update cannot restore a row (RULES K2).
 
-They are a table next to the keyed one: written before the data commit, and kept for a while.
+They are in a table next to the keyed one, committed before the data and kept for `tombstone_retention`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DELETED_AT = "deleted_at"
 
 
 class Tombstones:
-    """The deleted keys of one table; the table of them is created with the first one."""
+    """The deleted keys of one table; the first delete creates the table of tombstones."""
 
     def __init__(self, job: JobSpec[KeyedSpec], data: DeltaLog) -> None:
         self._job = job
@@ -42,7 +42,7 @@ class Tombstones:
         self._table: DeltaLog | None = None
 
     def table(self) -> DeltaLog | None:
-        """The table of tombstones; an error if it is not the one that commits of the data table have written to."""
+        """The table of tombstones; an error if it is not the one that commits of the data table refer to."""
         if self._table is None:
             spec = self._job.table
             self._table = find_tombstones(spec, self._job.name, self._environment)
@@ -50,7 +50,7 @@ class Tombstones:
                 self._table = None
                 raise UserError(
                     f"the deleted keys of the table at {spec.path} are lost",
-                    detail=f"{fault}: an older update that arrives late would bring a deleted row back",
+                    detail=f"{fault}: an older update that arrives late would restore a deleted row",
                     hint=f"restore the folder {spec.tombstones_path}; to accept that, set `tombstone_retention` to "
                     "less than the time since the last delete",
                 )
@@ -65,14 +65,14 @@ class Tombstones:
         return files_by_bucket(table.active_files())
 
     def numbers(self, files: Sequence[StagedFile], schema: pa.Schema) -> dict[str, int]:
-        """What a data commit that deletes keeps: in which table of tombstones, which this creates, and when."""
+        """The numbers of a data commit that deletes: the table of tombstones, which this creates, and the time."""
         if not files:
             return {}
         job, now_ms = self._job.name, int(self._environment.now() * 1000)
         return {tombstones_key(job): fingerprint(self._created(schema).id), deleted_key(job): now_ms}
 
     def append(self, files: Sequence[StagedFile], schema: pa.Schema) -> None:
-        """Make staged tombstones count, before the deletes themselves do; those that are there already stay once."""
+        """Commit staged tombstones, except those that are committed already."""
         if not files:
             return
         table = self._created(schema)
@@ -85,7 +85,7 @@ class Tombstones:
         table.swap(decide)
 
     def expire(self) -> None:
-        """Put the tombstones of each bucket together, without those whose time is over."""
+        """Merge the tombstones of each bucket, without expired ones."""
         table = self.table()
         for bucket, files in self.files().items():
             assert table is not None
@@ -118,12 +118,12 @@ class Tombstones:
 
 
 def tombstones_key(job: str) -> str:
-    """The fingerprint of the table of tombstones that the deletes of a job are in."""
+    """The key of the fingerprint of a job's table of tombstones."""
     return f"{job}#tombstones"
 
 
 def deleted_key(job: str) -> str:
-    """When a commit of a job last deleted keys, in milliseconds since 1970."""
+    """The key of the time when a commit of a job last deleted keys, in milliseconds since 1970."""
     return f"{job}#deleted_ms"
 
 
@@ -132,7 +132,7 @@ def find_tombstones(spec: KeyedSpec, job: str, environment: Environment) -> Delt
 
 
 def tombstones_faults(spec: KeyedSpec, data: DeltaLog, tombstones: DeltaLog | None) -> Iterator[str]:
-    """Why a table of tombstones, opened after the data, is not the one that deletes within the retention are in."""
+    """Why a table of tombstones, opened after the data, cannot have all deletes within the retention."""
     actual = None if tombstones is None else fingerprint(tombstones.id)
     oldest_ms = (data.environment.now() - spec.tombstone_retention_seconds) * 1000
     numbers = data.transactions()
@@ -166,7 +166,7 @@ def read_tombstones(store: ChunkStore, path: str) -> pl.DataFrame:
 
 
 def newest(layout: Layout, tombstones: pl.DataFrame) -> pl.DataFrame:
-    """Of each key the newest delete, in the order of the keys."""
+    """The newest delete of each key, in the order of the keys."""
     ordered = tombstones.sort([*layout.key_names, *order_columns(layout)])
     return ordered.unique(layout.key_names, keep="last", maintain_order=True)
 
@@ -182,7 +182,7 @@ def write_tombstones(store: ChunkStore, bucket: int, tombstones: pl.DataFrame, n
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """A type as Delta has it: Polars has large texts and views."""
+    """The type that Delta stores; Polars uses large strings and views."""
     if pa.types.is_large_string(kind) or kind == pa.string_view():
         return pa.string()
     return pa.binary() if pa.types.is_large_binary(kind) or kind == pa.binary_view() else kind

@@ -49,13 +49,13 @@ def merge_partials(
             last.max(),
             pl.col("last").filter(last == last.max()).max(),
         ]
-        # Partials that lack them were written before the job asked for them: which point was first is not known.
+        # Partials without these columns are older than the setting: their first and last points are unknown.
         columns += [pl.when(first.null_count() == 0).then(end) for end in ends]
     return partials.group_by(*series, aligned(window_ms)).agg(columns)
 
 
 def aligned(window_ms: int) -> pl.Expr:
-    """Where the window of this length starts that holds a row of partials, as `window_start`."""
+    """The start of the window of this length that contains a row of partials, as `window_start`."""
     micros = pl.col("window_start").cast(pl.Int64)
     return (micros - micros % (window_ms * MILLI)).cast(pl.Datetime("us", "UTC")).alias("window_start")
 
@@ -74,7 +74,7 @@ class Merging:
     series: Sequence[str] = SERIES
     """The columns that distinguish series."""
     rows: int = 0
-    """After the last merge."""
+    """The number of rows after the last merge."""
     _waiting: list[pl.DataFrame] = field(default_factory=list)
     _waiting_rows: int = 0
 
@@ -85,12 +85,12 @@ class Merging:
         if rows.height:
             self._waiting.append(rows)
             self._waiting_rows += rows.height
-        # Where merging does not help, it is tried again only once there are twice as many rows.
+        # If a merge removes few rows, the next one waits for twice as many.
         if self._waiting_rows > max(MERGE_ROWS_MIN, 2 * self.rows):
             self._merge()
 
     def merged(self) -> pl.DataFrame:
-        """All of them, one row per series and window."""
+        """All rows, one per series and window."""
         if not self._waiting:
             return pl.DataFrame(read_schema(self.aggregates).empty_table())
         self._merge()

@@ -22,9 +22,9 @@ from penstock.tables.rollup.schema import written_schema
 from penstock.tables.rollup.spec import Aggregates, Window
 
 ROWS_PER_PART = 50_000
-"""Records that are decoded together, if they are not too large for that."""
+"""Records that are decoded together, if they are not too large."""
 MERGED_ROWS_MAX = 500_000
-"""Merged partials of one partition that wait in memory; more become a file before the end of the task."""
+"""Merged partials of one partition in memory; more are written before the end of the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class PartialsFlow(TableFlow):
 
 
 class PartialsTask(StagingTask[PartialsFlow]):
-    """Takes records to points, partials and files."""
+    """Decodes records to points, aggregates them to partials and writes these to files."""
 
     def __init__(self, flow: PartialsFlow) -> None:
         super().__init__(flow)
@@ -51,11 +51,11 @@ class PartialsTask(StagingTask[PartialsFlow]):
     def take(self, key: PartitionKey, part: pa.RecordBatch) -> None:
         part, poisoned = without_poison(part, self._flow.poison.get(key, {}))
         self.quarantine(key, poisoned)
-        rest = part
+        remaining = part
         for decoded in in_parts(self._decoder.decode, part):
-            taken = rest.num_rows - (decoded.rest.num_rows if decoded.rest is not None else 0)
-            self._take(key, rest.slice(0, taken), decoded)
-            rest = rest.slice(taken)
+            taken = remaining.num_rows - (decoded.rest.num_rows if decoded.rest is not None else 0)
+            self._take(key, remaining.slice(0, taken), decoded)
+            remaining = remaining.slice(taken)
 
     def _take(self, key: PartitionKey, part: pa.RecordBatch, decoded: DecodedPoints) -> None:
         points, outside, future = self._within(part, decoded.points)
@@ -84,7 +84,7 @@ class PartialsTask(StagingTask[PartialsFlow]):
         self._wait(key, aggregate_points(points, self._flow.finest.millis, self._flow.aggregates))
 
     def _within(self, part: pa.RecordBatch, points: pl.DataFrame) -> tuple[pl.DataFrame, BadRows, int]:
-        """The points of records whose times are all accepted, the other records, and how many are too far ahead."""
+        """The points of records whose times are all accepted, the other records, and how many lie in the future."""
         earliest, latest = self._flow.earliest_ms, self._flow.latest_ms
         outside = points.filter(~pl.col("at_ms").is_between(earliest, latest))
         if not outside.height:
@@ -105,7 +105,7 @@ class PartialsTask(StagingTask[PartialsFlow]):
         return f"the timestamp {shown} is before {_shown(self._flow.earliest_ms)} (table.rollup.not_before)"
 
     def _wait(self, key: PartitionKey, partials: pl.DataFrame) -> None:
-        """Keep partials until the end of the task; where they are too many, they become a file before."""
+        """Keep partials until the end of the task, or write them if they are too many."""
         if self._flow.dry:
             return
         waiting = self._waiting.setdefault(key, Merging(self._flow.finest, self._flow.aggregates, ("series",)))
@@ -115,7 +115,7 @@ class PartialsTask(StagingTask[PartialsFlow]):
 
     def _write(self, key: PartitionKey) -> None:
         series = self._decoder.series.frame().sort("bucket", "metric", "tags").with_row_index("rank")
-        # By one number, because a sort by two columns takes three times as long.
+        # A sort by two columns takes three times as long as by one number.
         window = pl.col("window_start").to_physical() // (self._flow.finest.millis * MILLI)
         window -= window.min()
         rows = (

@@ -1,8 +1,8 @@
 """The tasks of a close read partials, and write closed windows and those that late rows change.
 
-Files are read batch by batch and merged on the way. Buckets whose windows are too many for memory are divided, and
-each half is read by itself. A row may be late for one interval and in time for another (RULES W2, W3). Series are
-numbered: rows are merged and sorted by numbers, and each text is looked at once.
+Files are read and merged batch by batch. Buckets whose windows exceed memory are divided, and each half is read by
+itself. A row may be late for one interval and in time for another (RULES W2, W3). Series are numbered: rows are merged
+and sorted by numbers, so that each text is processed once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from penstock.tables.rollup.schema import TAGS, read_schema, windows_schema
 from penstock.tables.rollup.spec import Aggregates, Window
 
 MERGED_ROWS_MAX = 1_000_000
-"""Of windows that a task holds, if they are of more than one bucket."""
+"""Windows in memory of a task with more than one bucket."""
 _KEY = ("series", "window_start")
 _SERIES = ("metric", "tags")
 _NUMBERED = {"metric": pl.String, "tags": pl.String, "bucket": pl.Int16, "series": pl.UInt32}
@@ -58,7 +58,7 @@ class CloseFlow:
     owner: str
     close: CompleteClose
     old_files: tuple[ActiveFile, ...] | None
-    """Of closed windows that late rows may update; None: late rows are only counted."""
+    """The closed windows that late rows may update; None: late rows are only counted."""
 
     def new_name(self) -> str:
         return closed_name(self.owner, self.close.close, uuid.uuid4().hex)
@@ -73,9 +73,9 @@ class CloseReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     files: tuple[StagedFile, ...] = ()
     updates: tuple[StagedFile, ...] = ()
-    """Files of rows that replace rows of closed windows, or add to them."""
+    """Files of rows that replace rows of closed windows, or are added to them."""
     kept: tuple[StagedFile, ...] = ()
-    """Files of the rows that stay of files in which others are replaced."""
+    """Files of the unchanged rows of files in which others are replaced."""
     replaced: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Files of closed windows, with the number of their rows that are replaced."""
     late: Mapping[str, int] = msgspec.field(default_factory=dict)
@@ -96,7 +96,7 @@ class _TooManyRowsError(Exception):
 
 
 def close_share(flow: CloseFlow, buckets: range) -> CloseReport:
-    """Close the windows of some buckets, together or in halves."""
+    """Close the windows of some buckets, together or in two halves."""
     try:
         return _BucketsClose(flow, buckets).run()
     except _TooManyRowsError:
@@ -105,7 +105,7 @@ def close_share(flow: CloseFlow, buckets: range) -> CloseReport:
 
 
 def rewrite(flow: CloseFlow, work: tuple[ActiveFile, Sequence[str]]) -> CloseReport:
-    """Write the rows of a file of closed windows again, without those that the rows of other files replace."""
+    """Rewrite a file of closed windows without the rows that other files replace."""
     file, updates = work
     storage = flow.windows_storage
     columns = pa.schema([flow.windows.schema.field(name) for name in _KEY])
@@ -125,7 +125,7 @@ def rewrite(flow: CloseFlow, work: tuple[ActiveFile, Sequence[str]]) -> CloseRep
 
 
 class _BucketsClose:
-    """The windows of some buckets: those that are due, and those closed ones in full that late rows belong to."""
+    """The windows of some buckets: those that are due, and all rows of closed windows with late rows."""
 
     def __init__(self, flow: CloseFlow, buckets: range) -> None:
         self._flow = flow
@@ -154,7 +154,7 @@ class _BucketsClose:
         return CloseReport(files, updates, replaced=self._replaced, late=self._late)
 
     def _touched(self) -> dict[Span, pl.DataFrame]:
-        """The closed windows that late rows belong to, by series and start; rows that change nothing are counted."""
+        """The closed windows of late rows, by series and start; late rows that change nothing are counted."""
         spans, updates = self._flow.close.spans, self._flow.old_files is not None
         keys: dict[Span, list[pl.DataFrame]] = {}
         closed_ms = max(span.start_ms for span in spans)
@@ -171,7 +171,7 @@ class _BucketsClose:
         return {span: pl.concat(frames).unique() for span, frames in keys.items()}
 
     def _merged(self, touched: Mapping[Span, pl.DataFrame]) -> dict[Span, pl.DataFrame]:
-        """One row per series and window, of the due windows and of the touched ones."""
+        """One row per series and window, for the due windows and those with late rows."""
         merging = {
             span: Merging(span.window, self._flow.aggregates, ("series",))
             for span in self._flow.close.spans
@@ -243,7 +243,7 @@ class CloseNumbers:
 
     def numbered(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The rows with `series`, a number, instead of metric, tags and bucket."""
-        # Files are sorted by series: of neighbours with the same one only the first is looked up.
+        # Files are sorted by series: of adjacent rows with the same one only the first is looked up.
         changed = pl.any_horizontal(pl.col(_SERIES).ne_missing(pl.col(_SERIES).shift()))
         first = rows.select(changed.alias("first"))["first"]
         if rows.height:
@@ -303,7 +303,7 @@ def tags_of(texts: pl.Series) -> pa.Array:
     """The tags of canonical JSON texts, as maps."""
     if texts.str.contains("\\", literal=True).any():
         return pa.array([list(_decode_tags(text).items()) for text in texts], TAGS)
-    # Without escapes a quote is never part of a key or a value, which stand between every two.
+    # Without escapes a quote is never part of a key or a value, so every two quotes enclose one.
     pieces = texts.str.split('"')
     lengths = pieces.list.len().to_numpy().astype(np.int64)
     flat = pieces.explode()
@@ -320,8 +320,8 @@ def closed_rows(
 ) -> Iterable[pa.RecordBatch]:
     """The sorted rows of one interval in the columns of the table, from numbered partials merged to its windows.
 
-    They are sorted by day, of which a file has one, metric, series and window: a reader of one metric skips most row
-    groups. A column `revision` counts as it is; without one the rows are new.
+    They are sorted by day, metric, series and window: a file has one day, and a reader of one metric skips most row
+    groups. Rows without a column `revision` are new.
     """
     start = pl.col("window_start")
     columns = [
@@ -334,7 +334,7 @@ def closed_rows(
     if "revision" not in merged.columns:
         columns.append(pl.lit(0, pl.Int32).alias("revision"))
     if aggregates.mean:
-        # Not by Polars: it multiplies by the reciprocal of a column that it knows to be constant, which is less exact.
+        # Not by Polars: it multiplies by the reciprocal of a constant column, which is less exact.
         columns.append(pl.lit(pl.Series("mean", merged["sum"].to_numpy() / merged["count"].to_numpy())))
     rows = merged.with_columns(columns).sort(_place_in_table(window, len(series)))
     for batch in rows.iter_slices(_ROWS_PER_BATCH):
@@ -342,7 +342,7 @@ def closed_rows(
 
 
 def _place_in_table(window: Window, series_count: int) -> pl.Expr:
-    """Day, place of the series and start as one number: by three columns a sort takes five times as long."""
+    """Day, place of the series and start as one number: a sort by three columns takes five times as long."""
     start = pl.col("window_start").to_physical() // MILLI
     day = start // _DAY_MS
     number = (day - day.min()) * series_count + pl.col("place").cast(pl.Int64)

@@ -1,10 +1,10 @@
 """The chores of a rollup: begin a close, complete it, clean partials, one at a time (RULES W2, W3). And compaction.
 
 The process that holds the lowest partition of the log does them. A second one does no harm: every step is a
-compare-and-swap that notices whether it is done, and after a crash the numbers state where to go on.
+compare-and-swap that does nothing if it is done already, and after a crash the numbers state where to continue.
 
-A close is three steps: commit its number to partials, aggregate the partials that were there, commit the rows to the
-table of windows with the number. Partials of windows that are closed for good are removed; their points stay counted.
+A close has three steps: commit its number to partials, aggregate the partials before that commit, commit the rows with
+the number to the table of windows. Partials of windows that no point can change are removed; their points stay counted.
 """
 
 from __future__ import annotations
@@ -61,21 +61,21 @@ from penstock.tables.rollup.schema import EPOCH, PARTIALS_GROUP_ROWS_MAX, SORTED
 from penstock.tables.rollup.spec import LatePolicy, RollupSpec
 from penstock.tables.rollup.watermark import PartitionTime, Watermark, watermark
 
-LOOK_SECONDS = 1.0
-"""How often tables and log are asked what is due, while nothing was."""
+CHECK_SECONDS = 1.0
+"""The pause between checks of tables and log while nothing is due."""
 TASK_ROWS_MIN = 200_000
-"""Of partials: for fewer another task is not worth its start."""
+"""Partials per task: fewer are not worth the start of another task."""
 PARTIALS_BYTES_MIN = 4 * 1024**2
-"""Of compacted files of partials, a few hundred thousand rows: a group is merged in memory."""
+"""Size of compacted files of partials, a few hundred thousand rows: a group is merged in memory."""
 _COUNT = pa.schema([("count", pa.int64())])
 
 
 class WindowsRewrittenError(TransientError):
-    """Another process replaced files of closed windows that a close replaces too: it has to be done again."""
+    """Another process replaced files of closed windows that a close replaces too: the close must be repeated."""
 
 
 class Closing:
-    """Does what is due with partials after they are committed."""
+    """Closes the windows of committed partials, and removes partials."""
 
     def __init__(
         self, job: JobSpec[RollupSpec], partials: DeltaLog, windows: DeltaLog, spark: SparkSession, log: Log
@@ -87,22 +87,22 @@ class Closing:
         self._spark = spark
         self._log = log
         self._environment = partials.environment
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._leads = False
 
     def chores(self, view: View) -> Sequence[Due]:
-        """What is due, for the process that leads."""
-        if view.now < self._look_at and not view.flush_now:
+        """The chores that are due, if this process leads."""
+        if view.now < self._check_at and not view.flush_now:
             return ()
         partitions = self._log.partitions()
         self._leads = bool(partitions) and partitions[0] in view.tokens
         due = self._due(view.now, flush_late=view.flush_now and view.idle) if self._leads else None
-        # What is due may have to give its turn to a batch: then it is asked for again.
-        self._look_at = view.now + LOOK_SECONDS if due is None else 0.0
+        # A batch may be run instead of the chore: then this is called again.
+        self._check_at = view.now + CHECK_SECONDS if due is None else 0.0
         return () if due is None else (due,)
 
     def lags(self) -> bool:
-        """Whether something is due right now that this process has to do."""
+        """Whether a chore of this process is due now."""
         return self._leads and self._due(self._environment.now(), flush_late=True) is not None
 
     def perform(self, chore: Chore) -> None:
@@ -117,10 +117,10 @@ class Closing:
                 raise InvariantError(f"a rollup has no chore {chore.name}")
 
     def watermark(self, now: float) -> Watermark:
-        """How far event time has come by the present state of table and log."""
+        """The watermark by the present state of table and log."""
         partitions = self._log.partitions()
         state = self._partials.state(partitions)
-        # The log is read after the table: a position that is its end then has been its end since it moved.
+        # The log is read after the table: a position at its end has been there since the position moved.
         bounds = self._log.bounds(partitions)
         times = {
             partition: PartitionTime.of((own := state.of(partition)).position, bounds[partition].end, own.numbers)
@@ -137,8 +137,8 @@ class Closing:
         return decide(state, partials_files(self._partials), self._spec, at_ms, flush_late=flush_late)
 
     def _state(self) -> CloseState | None:
-        """How far the closes are; None while another process moves them along."""
-        # In this order: a close is begun in partials before it is complete in windows.
+        """The state of closes; None if another process changed it meanwhile."""
+        # Partials first: if a close completes in between, windows are ahead of partials.
         self._partials.refresh()
         self._windows.refresh()
         windows = self._windows.transactions()
@@ -152,7 +152,7 @@ class Closing:
         return None if moved else state
 
     def _begin(self, chore: BeginClose) -> None:
-        """Step 1: commit which files the close takes, those of the version before."""
+        """Step 1: commit the number of the close, which takes the files of the version before."""
         numbers = {number_key(self._name, CLOSE): chore.close, number_key(self._name, UNTIL): chore.until_ms}
         if chore.watermark_ms is not None:
             numbers[number_key(self._name, WATERMARK)] = chore.watermark_ms
@@ -167,7 +167,7 @@ class Closing:
         self._environment.at_step("close_begun")
 
     def _complete(self, chore: CompleteClose) -> None:
-        """Steps 2 and 3: aggregate what the close took, and make its rows visible."""
+        """Steps 2 and 3: aggregate the files of the close, and commit its rows."""
         started_at = self._environment.now()
         active = {file.path: file for file in self._windows.active_files(SPANNED)}
         report = self._stage(chore, active)
@@ -189,7 +189,7 @@ class Closing:
     def _stage(self, chore: CompleteClose, active: dict[str, ActiveFile]) -> CloseReport:
         """Write the files of a close, which are not visible yet.
 
-        One Spark job closes windows; where rows are replaced, another one writes the other rows of their files again.
+        One Spark job closes windows; if rows are replaced, another one rewrites the other rows of their files.
         """
         updates_windows = self._spec.late is LatePolicy.UPDATE
         flow = CloseFlow(
@@ -215,7 +215,7 @@ class Closing:
         if rewritten.replaced != report.replaced:
             raise InvariantError(
                 f"close {chore.close} has to replace {report.replaced} rows of {self._windows.spec.path}, "
-                f"and left out {rewritten.replaced}"
+                f"and replaced {rewritten.replaced}"
             )
         return report + CloseReport(kept=rewritten.kept)
 
@@ -223,7 +223,7 @@ class Closing:
         return tuple(file.partition_values[name] for name in self._windows.spec.partition_by)
 
     def _land(self, chore: CompleteClose, report: CloseReport, replaced: Sequence[ActiveFile]) -> bool:
-        """Commit the rows of a close; False if they have landed already, whichever process did it."""
+        """Commit the rows of a close; False if this or another process has committed them already."""
         windows, files = self._windows, (*report.files, *report.updates, *report.kept)
         written_with = windows.schema
 
@@ -259,11 +259,11 @@ class Closing:
         if gone:
             raise WindowsRewrittenError(
                 f"{len(gone)} files of {windows.spec.path} were replaced while late points were added to their windows",
-                hint="another writer or a compaction; it will be tried again",
+                hint="another writer or a compaction replaced them; the close is repeated",
             )
 
     def _numbers(self, chore: CompleteClose, report: CloseReport) -> dict[str, int]:
-        """How far the closes are, and what this one adds to the sums."""
+        """The numbers of this close, and the sums after it."""
         job, windows = self._name, self._windows
         numbers = {number_key(job, CLOSED): chore.close, number_key(job, CLOSED_UNTIL): chore.until_ms}
         for interval, points in report.late.items():
@@ -281,7 +281,7 @@ class Closing:
 
         def change() -> Change | None:
             active = {file.path: file for file in partials.active_files()}
-            # A close that was begun may need them.
+            # A close that is under way may need the files.
             if number_of(partials, CLOSE) != chore.closed or not all(file.path in active for file in chore.files):
                 return None
             return Change(
@@ -298,9 +298,9 @@ class Closing:
 
 
 def compact_partials(partials: DeltaLog, spec: RollupSpec, effort: CompactionLimits) -> CompactReport:
-    """Merge small files of the same day and epoch: no close sees a difference. Positions and totals stay."""
+    """Merge small files of the same day and epoch: closes, positions and totals do not change."""
     if effort.alike_min is not None:
-        # An epoch gets few files, and none once the next close is begun.
+        # An epoch has few files, and gets none once the next close is begun.
         effort = replace(effort, alike_min=2)
     partials.refresh()
     groups = group_files(partials.active_files(), PARTIALS_BYTES_MIN, effort)

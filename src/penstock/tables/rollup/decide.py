@@ -1,9 +1,9 @@
-"""What is due between partials and closed windows, from the numbers of both tables and the files of one. Pure.
+"""Decides which close or cleaning is due, from the numbers of both tables and the files of partials. Pure.
 
 An interval closes a span of event time at once: of the windows that end in `(closed until, until]` the first begins
 where the last closed one ended. Rows before the span are late for the interval (RULES W2, W3).
 
-While a close is begun and not complete, no row below its epoch is removed: so every attempt reads the same rows.
+While a close is under way, no row below its epoch is removed: so every attempt reads the same rows.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from penstock.tables.rollup.numbers import LEAST_MS, CloseState
 from penstock.tables.rollup.spec import LatePolicy, RollupSpec, Window
 
 CLOSE_ROWS_MAX = 8_000_000
-"""Of partials that a close reads, by the statistics of files; one that would read more closes less time, if it can."""
+"""Rows of partials that a close reads, by the statistics of files; a larger close is shortened, if possible."""
 CLEAN_ROWS_MAX = 32_000_000
-"""In one turn; only their counts are read."""
+"""Files that one chore removes; only their counts are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class Span:
 
 
 def spans_of(windows: Iterable[Window], before_ms: int, until_ms: int) -> tuple[Span, ...]:
-    """What each interval closes between two instants, empty spans included."""
+    """The span that each interval closes between two instants, empty spans included."""
     return tuple(Span(window, window.start_of(before_ms), window.start_of(until_ms)) for window in windows)
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A chore that the table performs by itself."""
+    """A chore of a rollup."""
 
     name: ClassVar[str]
     batch: ClassVar[None] = None
@@ -64,7 +64,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class BeginClose(_Work):
-    """Close `close` takes the files that are there now, and closes the windows that end at or before `until_ms`."""
+    """Close `close` takes the present files, and closes the windows that end at or before `until_ms`."""
 
     name = "close"
     close: int
@@ -80,16 +80,16 @@ class CompleteClose(_Work):
     close: int
     until_ms: int
     cleaned_ms: int
-    """Closed windows that begin before it may have lost partials: late points do not update them."""
+    """Late points do not update closed windows that begin before it: these may have lost partials."""
     spans: tuple[Span, ...]
     files: tuple[PartialsFile, ...]
-    """Those that hold rows of due windows, or of windows that may be updated."""
+    """Files that may have rows of due windows, or of windows that may be updated."""
     late_files: tuple[PartialsFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Clean(_Work):
-    """Files whose windows are all closed for longer than the grace."""
+    """Remove files whose windows have all been closed for longer than the grace."""
 
     name = "clean"
     closed: int
@@ -110,7 +110,7 @@ def decide(
 ) -> Due | None:
     """The next work; None if nothing is due. Cleaning comes before another close, which may always be due.
 
-    `flush_late`: late rows are due by themselves; else they wait until event time passes a window's end.
+    `flush_late`: late rows alone make a close due; otherwise they wait until event time passes a window's end.
     """
     if state.under_way:
         return _complete(state, files, spec)
@@ -130,10 +130,10 @@ def _begin(
 
 
 def _until_ms(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec, watermark_ms: int | None) -> int:
-    """As far as the watermark allows, in steps after an outage.
+    """The end of the close: as far as the watermark allows, in steps after an outage.
 
-    Where the shortest step already reads more than the limit, a longer one that reads twice as much is better: else
-    files that hold hours would be read again for every minute.
+    If the shortest step already exceeds the limit, take a longer one that reads up to twice as much: otherwise files
+    that cover hours would be read again for every minute.
     """
 
     def due_rows(until_ms: int) -> int:
@@ -154,7 +154,7 @@ def _until_ms(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec
 
 
 def _complete(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec) -> CompleteClose:
-    """With updates, the files of closed windows that late rows touch are read too."""
+    """With updates, files of closed windows that late rows change are read too."""
     spans = spans_of(spec.windows, state.closed_until_ms, state.until_ms)
     taken = [file for file in files if file.epoch < state.close]
     late = _late_files(taken, spans, state.close - 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 
 from penstock.events import Event
 from penstock.status.metrics import Add, Change, Metric, Put
@@ -22,16 +21,10 @@ class WindowsClosed(Event):
     until: float
     """Windows that end at or before this instant are closed."""
 
-    def in_short(self) -> str:
-        return f"{self.name} until {datetime.fromtimestamp(self.until, UTC):%Y-%m-%d %H:%M:%SZ}"
-
 
 class WindowsPublished(Event):
     rows: int
     topic: str
-
-    def in_short(self) -> str:
-        return f"{self.rows:,} {self.name}"
 
 
 class PublisherFenced(Event):

@@ -1,4 +1,4 @@
-"""The files of both tables, and their rows: a batch at a time, and only of the row groups that can matter."""
+"""Reads the files of both tables a batch at a time, and only row groups whose statistics match."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from penstock.tables.rollup.schema import WINDOWS_GROUP_ROWS_MAX
 
 BATCH_ROWS_MAX = 131_072
 WHOLE_BYTES_MAX = 4 * 1024 * 1024
-"""Of files that are read at once."""
+"""Smaller files are read in one request."""
 SPANNED = ("window_start",)
 _DAY_MS = 86_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ValueBounds = Mapping[str, tuple[int, int]]
-"""The least and the greatest value of chosen rows in columns of numbers, or of instants in microseconds."""
+"""Minimum and maximum of the chosen rows, by column of numbers or of instants in microseconds."""
 
 
 def partials_files(partials: DeltaLog) -> tuple[PartialsFile, ...]:
@@ -76,7 +76,7 @@ def write_options(table: DeltaLog, row_group_rows_max: int = WINDOWS_GROUP_ROWS_
 def stage_files(
     options: WriteOptions, name: Callable[[], str], batches: Iterable[pa.RecordBatch]
 ) -> tuple[StagedFile, ...]:
-    """Files with these rows under fresh names; no version refers to them yet."""
+    """Write the rows to files with new names; no version refers to them yet."""
     writer = StagedWriter(options, name, "", 0)
     try:
         for batch in batches:
@@ -88,14 +88,14 @@ def stage_files(
 
 
 def cut(buckets: range, pieces: int) -> list[range]:
-    """Neighbours together, in at most so many pieces that are about equal and not empty."""
+    """Group adjacent items into at most so many non-empty groups of about the same size."""
     count = max(1, min(pieces, len(buckets)))
     ends = [buckets.start + len(buckets) * number // count for number in range(count + 1)]
     return [range(start, end) for start, end in pairwise(ends)]
 
 
 def window_bounds(buckets: range, start_ms: int, end_ms: int) -> ValueBounds:
-    """Of the rows of some buckets whose windows start in `[start, end)`."""
+    """The bounds of rows of some buckets whose windows start in `[start, end)`."""
     return {"bucket": (buckets.start, buckets.stop - 1), **_starts(start_ms, end_ms)}
 
 
@@ -105,7 +105,7 @@ def starting_in(rows: pl.DataFrame, start_ms: int, end_ms: int) -> pl.DataFrame:
 
 
 def within(rows: pl.DataFrame, bounds: ValueBounds) -> pl.DataFrame:
-    """The rows within bounds; where all are, the same frame: a copy takes much longer."""
+    """The rows within bounds; the same frame if all rows are, because a copy takes much longer."""
     for name, (least, most) in bounds.items():
         values = rows[name].to_physical()
         first, last = values.min(), values.max()
@@ -115,7 +115,7 @@ def within(rows: pl.DataFrame, bounds: ValueBounds) -> pl.DataFrame:
 
 
 def scan(storage: Storage, path: str, schema: pa.Schema, bounds: ValueBounds | None = None) -> Iterator[pl.DataFrame]:
-    """The rows of a file within bounds, in these columns; those that the file lacks are null.
+    """The rows of a file within bounds, in these columns; columns that the file lacks are null.
 
     Raises `NotFoundError` if the file does not exist.
     """
@@ -126,7 +126,7 @@ def scan(storage: Storage, path: str, schema: pa.Schema, bounds: ValueBounds | N
 def read_batches(
     storage: Storage, path: str, schema: pa.Schema, bounds: ValueBounds | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The same as Arrow batches: all rows of the row groups that can have rows within bounds."""
+    """Arrow batches of all rows in the row groups that can have rows within bounds."""
     with _opened(storage, path) as file:
         try:
             # Without a pre-buffer only the column chunks of one row group are in memory.
@@ -144,7 +144,7 @@ def read_batches(
 
 
 def in_larger_parts(several: Iterable[pl.DataFrame], rows_min: int) -> Iterator[pl.DataFrame]:
-    """The same rows in frames of so many, but for the last."""
+    """The same rows in frames of this size, except the last."""
     waiting: list[pl.DataFrame] = []
     for rows in several:
         waiting.append(rows)
@@ -171,7 +171,7 @@ def whole_rows(
 
 
 def without(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
-    """The columns but some: those of a file, without partition columns."""
+    """The schema without some columns, such as the partition columns."""
     return pa.schema([column for column in schema if column.name not in names])
 
 
@@ -180,7 +180,7 @@ def _starts(start_ms: int, end_ms: int) -> ValueBounds:
 
 
 def _opened(storage: Storage, path: str) -> IO[bytes]:
-    """A small file as a whole: each read of a column chunk is a request of its own."""
+    """Read a small file as a whole, because each read of a column chunk is a request."""
     if storage.size_bytes(path) <= WHOLE_BYTES_MAX:
         return io.BytesIO(storage.read(path))
     return storage.open_reader(path)

@@ -1,4 +1,4 @@
-"""The kind `rollup`: points of metrics aggregated in windows of event time, published where the job asks for it."""
+"""The kind `rollup`: points of metrics aggregated in windows of event time, and published if the job requests it."""
 
 from __future__ import annotations
 

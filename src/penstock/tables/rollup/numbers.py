@@ -1,4 +1,4 @@
-"""The numbers that both tables of a rollup keep as app transactions, and the state of closes that they give."""
+"""The numbers that both tables of a rollup store as app transactions, and the state of closes in them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from penstock.lake.delta.table import Change, DeltaLog
 LEAST_MS = -(2**52)
 """Before all event times."""
 
-# Of partials. Instants are in milliseconds.
+# In the table of partials. Instants are in milliseconds.
 INTERVAL = "interval"
 """By interval: its length, fixed when the table is created."""
 WINDOWS_ID = "windows"
-"""The fingerprint of the table that their windows are closed to, fixed when both exist."""
+"""The fingerprint of the table of closed windows, fixed when both tables exist."""
 CLOSE = "close"
 """The number of the last close that was begun (RULES W2)."""
 UNTIL = "until"
@@ -27,7 +27,7 @@ CLEANED = "cleaned"
 POINTS_REMOVED = "points_removed"
 """The points whose partials were removed."""
 
-# Of closed windows.
+# In the table of closed windows.
 CLOSED = "closed"
 """The number of the last close that is complete."""
 CLOSED_UNTIL = "closed_until"
@@ -37,27 +37,27 @@ LATE = "late"
 UPDATED = "updated"
 """The rows that late points replaced or added."""
 PUBLISH_BUCKETS = "publish_buckets"
-"""In how many buckets the rows are published, fixed with the first one."""
+"""The number of publish buckets, fixed when publishing starts."""
 PUBLISHED = "published"
 """By publish bucket: the last close whose rows are all in the topic; it may lag."""
 
 
 def number_key(job: str, name: str, of: str | int | None = None) -> str:
-    """The app transaction of a number, `of` an interval or a publish bucket where there is one of each."""
+    """The app transaction of a number; `of`: the interval or publish bucket, for numbers that exist per item."""
     return f"{job}#{name}" if of is None else f"{job}#{name}/{of}"
 
 
 def number_of(table: DeltaLog, name: str, of: str | int | None = None) -> int:
-    """As of the loaded version; 0 where there is none."""
+    """The number in the loaded version; 0 if there is none."""
     return table.transaction(number_key(table.job, name, of)) or 0
 
 
 def keep_numbers(
     table: DeltaLog, head: str, stated: Mapping[str, int], check: Callable[[], None] = lambda: None
 ) -> Mapping[str, int]:
-    """Commit numbers that stay as they are, unless the table has some whose keys begin so; those that it has then.
+    """Commit numbers that never change, unless the table has numbers whose keys begin with `head`; returns these.
 
-    `check` may refuse the version that is loaded.
+    `check` may raise an error for the loaded version.
     """
 
     def kept() -> Mapping[str, int]:
@@ -73,7 +73,7 @@ def keep_numbers(
 
 @dataclass(frozen=True, slots=True)
 class CloseState:
-    """Close `closed` is complete; if `close` is one more, it is begun."""
+    """Close `closed` is complete; if `close` is one more, it is under way."""
 
     close: int = 0
     until_ms: int = LEAST_MS
@@ -100,7 +100,7 @@ def close_state(job: str, partials: Mapping[str, int], windows: Mapping[str, int
 
 
 def refuse_apart(state: CloseState, partials_path: str, windows_path: str) -> None:
-    """Refuse tables of which one was deleted or restored alone: closed rows cannot be made from removed partials."""
+    """Refuse tables if one was deleted or restored alone: removed partials cannot be closed again."""
     if state.close - 1 <= state.closed <= state.close and state.cleaned_ms <= state.closed_until_ms:
         return
     raise UserError(

@@ -1,7 +1,7 @@
-"""The rows that are published next, of all buckets of a process, read from the table a page at a time.
+"""Reads the rows to publish next, of all buckets of a process, a page at a time.
 
 A page has the first rows after a position, in the order of publishing. A compacted file has rows of many closes, so
-each pass over the files serves every bucket and as many closes as a page holds.
+each pass over the files reads rows of every bucket and of as many closes as fit into a page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.publish.output import PublishPosition
 from penstock.tables.rollup.files import whole_rows, write_options
 
 PAGE_ROWS_MAX = 500_000
-"""Of rows that wait in memory to be published; while they are read, twice as many."""
+"""Rows in memory that wait to be published; up to twice as many while a page is read."""
 ORDER = ("close", "bucket", "series", "interval", "window_start")
 """Rows of a publish bucket are published in this order."""
 
@@ -30,29 +30,29 @@ class Page:
 
     start: PublishPosition
     after: PublishPosition
-    """Where publishing goes on once all rows of the page are published."""
+    """Where publishing continues after the rows of the page."""
     rows: dict[int, pa.Table]
     """By publish bucket."""
 
     def holds(self, position: PublishPosition, buckets: Collection[int]) -> bool:
-        """Whether the rows of these publish buckets that follow a position are in it, as far as it goes."""
+        """Whether a position is in the page, and the page has rows of all these publish buckets."""
         return sort_key(self.start) <= sort_key(position) < sort_key(self.after) and self.rows.keys() >= set(buckets)
 
 
 def sort_key(position: PublishPosition) -> tuple[int | str, ...]:
-    """Positions in order: by close, and in it by the key of the last published row."""
+    """Orders positions by close, then by the key of the last published row."""
     return (position.close, *(json.loads(position.after) if position.after else ()))
 
 
 def position_after(rows: pa.Table) -> PublishPosition:
-    """Where publishing goes on after the last of sorted rows."""
+    """Where publishing continues after the last of sorted rows."""
     close, bucket, series, interval, start = (rows[name][-1] for name in ORDER)
     row = [bucket.as_py(), series.as_py(), interval.as_py(), start.value]
     return PublishPosition(close.as_py(), json.dumps(row))
 
 
 def rows_after(rows: pa.Table, position: PublishPosition) -> pa.Table:
-    """The rows that are not published."""
+    """The rows that are not yet published."""
     values = [position.close, *json.loads(position.after)] if position.after else [position.close - 1]
     later: pa.ChunkedArray | None = None
     for name, value in reversed(list(zip(ORDER, values, strict=False))):
@@ -84,7 +84,7 @@ def _first_rows(rows: pa.Table) -> pa.Table:
 
 
 def _last_close(windows: DeltaLog, first: int, closed: int) -> int:
-    """The last of the closes that fit into a page by the statistics of their files; at least one is taken."""
+    """The last close that fits into a page by the statistics of files; at least one close is taken."""
     rows_until: Counter[int] = Counter()
     for file in windows.active_files(("close",)):
         last = (file.spans["close"] or (first, closed))[1]

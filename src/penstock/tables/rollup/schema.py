@@ -9,15 +9,15 @@ from penstock.tables.rollup.spec import Aggregates
 INSTANT = pa.timestamp("us", tz="UTC")
 TAGS = pa.map_(pa.string(), pa.string())
 SORTED_BY = ("bucket", "metric", "tags", "window_start")
-"""The order of rows in a file of partials, so that a range of buckets is a range of row groups."""
+"""The order of rows in a file of partials: a range of buckets is a range of row groups."""
 PARTIALS_GROUP_ROWS_MAX = 16_384
-"""A close reads the row groups of its buckets: with larger ones its tasks read much of a file several times."""
+"""A close reads the row groups of its buckets: with larger groups its tasks read much of a file several times."""
 WINDOWS_GROUP_ROWS_MAX = 131_072
-"""A reader of one metric reads little."""
+"""Small, so that a reader of one metric reads little."""
 EPOCH = "epoch"
 """A partition column that the commit fills in: the number of closes begun before it (RULES W2)."""
 POINTS_SCHEMA = pa.schema([("window_start", INSTANT), ("count", pa.int64())])
-"""The number of points by time."""
+"""The columns that give the number of points by time."""
 
 _SERIES = (
     pa.field("metric", pa.string()),
@@ -40,22 +40,22 @@ _ENDS = (
 
 
 def partials_schema(aggregates: Aggregates) -> pa.Schema:
-    """Of the table of partials, partition columns included."""
+    """The columns of the table of partials, with partition columns."""
     return written_schema(aggregates).append(pa.field(EPOCH, pa.int64()))
 
 
 def written_schema(aggregates: Aggregates) -> pa.Schema:
-    """Of the rows of partials that tasks write: all columns but the one that the commit fills in."""
+    """The columns of partials that tasks write: all but the one that the commit fills in."""
     return read_schema(aggregates).append(pa.field("day", pa.date32()))
 
 
 def read_schema(aggregates: Aggregates) -> pa.Schema:
-    """Of the rows in a file of partials: it has no partition columns."""
+    """The columns in a file of partials, without partition columns."""
     return pa.schema([*_SERIES, *_VALUES, *(_ENDS if aggregates.ends else ())])
 
 
 def windows_schema(aggregates: Aggregates) -> pa.Schema:
-    """Of the table of closed windows, partition columns included."""
+    """The columns of the table of closed windows, with partition columns."""
     computed = (*(("first", "last") if aggregates.ends else ()), *(("mean",) if aggregates.mean else ()))
     return pa.schema(
         [

@@ -21,7 +21,7 @@ WINDOWS_MAX = 16
 AT: KeyPath = ("table", "rollup")
 Computed: TypeAlias = Literal["count", "sum", "min", "max", "mean", "first", "last"]
 PARTITION_TIMES = ("event_ms", "moved_ms", "last_point_ms", "read_to_end_ms")
-"""Of a partition: the greatest event time seen, up to the clock, and three clocks (`watermark.py`)."""
+"""Of a partition: the greatest event time, capped at the clock, and three clock times (`watermark.py`)."""
 PARTITION_SUMS = ("points", "blacklisted", "non_numeric", "non_finite", "future")
 """Of a partition: points that were aggregated or left out, and records that were too far ahead."""
 
@@ -153,7 +153,7 @@ class PartialsSpec(TablePlace):
 
 
 def partials_job(job: JobSpec[RollupSpec]) -> JobSpec[PartialsSpec]:
-    """The job with its partials as the table, which carries the positions."""
+    """The job with its partials as the table, which stores the positions."""
     spec = job.table
     place = PartialsSpec(
         path=spec.partials_path,

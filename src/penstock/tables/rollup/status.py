@@ -19,7 +19,7 @@ from penstock.tables.rollup.watermark import PartitionTime, Watermark, watermark
 from penstock.tables.single.facts import TableFacts, facts_status, read_table
 
 LEFT_OUT = {"blacklisted": "blacklisted", "non_numeric": "not numeric", "non_finite": "not finite"}
-"""Values of fields that gave no point."""
+"""Counts of fields that gave no point."""
 
 
 def rollup_status(job: JobSpec[RollupSpec], open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
@@ -66,14 +66,14 @@ def rollup_status(job: JobSpec[RollupSpec], open_log: OpenLog, now: Callable[[],
 def _watermark_values(
     job: JobSpec[RollupSpec], facts: TableFacts, base: JobStatus, state: CloseState, now_ms: int
 ) -> dict[str, Any]:
-    """As the closing process would see them; the committed watermark while the log does not answer."""
+    """The watermark as the closing process computes it; the committed one while the log does not answer."""
     idle_after_ms = job.table.idle_after_ms
     times = {
         partition.partition: PartitionTime.of(
             partition.position, partition.end, facts.states[partition.partition].numbers
         )
         for partition in base.partitions
-        # Of a topic that was removed, the log shows no end: it does not count.
+        # The log has no end of a removed topic: its partitions are ignored.
         if partition.end is not None
     }
     mark = Watermark(state.watermark_ms)
@@ -90,8 +90,8 @@ def _watermark_values(
 
 
 def _interval(window: Window, state: CloseState, files: Sequence[PartialsFile]) -> dict[str, Any]:
-    """How far an interval is closed, and how many windows with points are open, whatever their number of series."""
-    known = state.closed_until_ms != LEAST_MS
+    """How far an interval is closed, and how many windows with points are open, regardless of series."""
+    has_closed = state.closed_until_ms != LEAST_MS
     open_from = window.start_of(state.closed_until_ms)
     spans = sorted(
         (max(file.first_ms, open_from) // window.millis, file.last_ms // window.millis)
@@ -102,7 +102,7 @@ def _interval(window: Window, state: CloseState, files: Sequence[PartialsFile]) 
     for first, last in spans:
         count += max(0, last - max(first, counted_to + 1) + 1)
         counted_to = max(counted_to, last)
-    return {"interval": window.name, "closed_until": _instant(open_from) if known else None, "open": count}
+    return {"interval": window.name, "closed_until": _instant(open_from) if has_closed else None, "open": count}
 
 
 def _lines(values: Mapping[str, Any], *, reached: bool) -> dict[str, str]:
@@ -140,5 +140,5 @@ def _instant(at_ms: int | None) -> str | None:
 
 
 def _shown(instant: str | None) -> str | None:
-    """As other times of a status are shown, to the second."""
+    """A time in the format of other statuses, to the second."""
     return None if instant is None else f"{instant[:10]} {instant[11:19]}Z"

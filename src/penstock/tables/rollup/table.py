@@ -1,6 +1,6 @@
-"""The tables of a rollup: partials that carry the positions, closed windows, and the chores between the two.
+"""The tables of a rollup: partials, which store the positions, closed windows, and the chores between the two.
 
-Both are created if they are absent, and refused if they belong to another job or to other windows.
+Both are created if absent, and refused if they belong to another job or to other windows.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RollupTable(SingleTable):
         return super().commit(replace(proposal, parts=parts))
 
     def numbers(self, share: Share, read_to_end_at: float | None = None) -> Numbers:
-        """A time that the clock has not reached is not seen yet: it would make the points of now late."""
+        """Event times are capped at the clock: a time in the future would make present points late."""
         now_ms = self._now_ms()
         peaks = {"moved_ms": now_ms}
         if share.event_ms_max is not None:
@@ -57,7 +57,7 @@ class RollupTable(SingleTable):
         return Numbers(share.sums, peaks, {"read_to_end_ms": int((read_to_end_at or 0) * 1000)})
 
     def chores(self, view: View) -> Sequence[Chore]:
-        """Publishing comes first; while much waits to be published, closing takes turns with it."""
+        """Publishing comes first; closing alternates with it while many rows wait to be published."""
         publish: Sequence[Chore] = () if self.publishing is None else self.publishing.chores(view)
         return [*publish, *self.closing.chores(view)]
 
@@ -95,7 +95,7 @@ def open_tables(job: JobSpec[RollupSpec], spark: SparkSession, log: Log, environ
 
 
 def open_partials(job: JobSpec[RollupSpec], environment: Environment) -> DeltaLog:
-    """The table that carries the positions; its windows are those that it was created for."""
+    """The table that stores the positions; its windows are fixed when it is created."""
     place, schema = partials_job(job).table, partials_schema(job.table.aggregates)
     table = open_or_create(place, job.name, schema, NewColumnPolicy.ADD, environment)
     head = number_key(job.name, INTERVAL, "")

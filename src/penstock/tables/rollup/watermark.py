@@ -1,8 +1,8 @@
 """The watermark of a rollup: how far event time has come, and what holds it back (RULES W1, W4). Pure.
 
-A partition is idle if no point came for `idle_after` while all its records were read. That needs no memory of a
-process. The end of a log never falls, so a partition whose position is the end now has been read to its end since its
-position last moved. Where records arrive all the time, the last commit says up to which instant it read all of them.
+A partition is idle if no point came for `idle_after` while all its records were read. This needs no state in memory.
+The end of a log never decreases, so a partition whose position is the end now has been read to its end since its
+position last moved. Where records arrive all the time, the last commit states until when it has read all records.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from enum import StrEnum
 from penstock.logs.log import Partition
 
 READ_LATELY_MS = 60_000
-"""How long after its last commit a partition with unread records may count as read up to that commit's plan."""
+"""How long after its last commit a partition with unread records counts as read up to that commit's plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionTime:
-    """What table and log say of a partition; read the table first."""
+    """The state of a partition in table and log; read the table first."""
 
     position: int | None
     log_end: int
     event_ms: int | None
-    """The greatest event time seen; None: no point yet."""
+    """The greatest event time; None: no point yet."""
     moved_ms: int | None
     """The clock when the position last moved."""
     last_point_ms: int | None
@@ -42,7 +42,7 @@ class PartitionTime:
         return self.position is None or self.position < self.log_end
 
     def all_read_ms(self, now_ms: int) -> int | None:
-        """The clock up to which all records that had arrived are read; None if that is not known or too long ago."""
+        """The time until which all arrived records are read; None if unknown or too long ago."""
         if not self.unread:
             return now_ms
         return self.read_to_end_ms if self._moved_lately(now_ms) else None
@@ -73,11 +73,11 @@ class HeldBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """`at_ms` is None while nothing is known of the stream."""
+    """`at_ms` is None before the first point."""
 
     at_ms: int | None
     held_by: Partition | None = None
-    """None: time goes on by the clock."""
+    """None: the watermark advances with the clock."""
     reason: HeldBy | None = None
 
 
@@ -86,9 +86,9 @@ def watermark(
 ) -> Watermark:
     """The least event time over the partitions of the log that are not idle; it never falls below `committed_ms`.
 
-    One that has seen nothing holds the watermark where it is. An idle one with unread records holds it at the clock up
-    to which its records are read: a point among the others is not older, unless it came late to the log. Where all are
-    idle, time goes on by the clock.
+    A partition without points holds the watermark where it is. An idle partition with unread records holds it at the
+    time until which its records are read: a point in the unread ones is not older, unless it came late to the log. If
+    all partitions are idle, the watermark advances with the clock.
     """
     times: dict[Partition, tuple[int, HeldBy]] = {}
     all_idle = True
@@ -109,7 +109,7 @@ def watermark(
 
 
 def _by_clock(partitions: Mapping[Partition, PartitionTime], now_ms: int) -> int | None:
-    """The greatest event time, and as much on as the clock since the last point; all partitions are idle."""
+    """The greatest event time plus the time since the last point; all partitions must be idle."""
     points = [
         (time.event_ms, time.last_point_ms)
         for time in partitions.values()

@@ -21,7 +21,7 @@ from penstock.tables.rollup.table import RollupTable
 from penstock.tables.single.writer import TableTarget
 
 READ_BYTES_MIN = 32 * 1024**2
-"""Of records that are read together: points are decoded fastest in large batches."""
+"""Records that are read together: points are decoded fastest in large batches."""
 
 
 class RollupWriter:

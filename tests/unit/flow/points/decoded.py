@@ -42,7 +42,7 @@ def decode(
     payload: Payload = Payload.PLAIN,
     tombstone: TombstonePolicy = TombstonePolicy.FILTER,
 ) -> Outcome:
-    """What becomes of the records, which is the same with the fast path and without, and loses none of them."""
+    """The outcome of the records: the same with and without the fast path, and without losses."""
     spec = DecodeSpec(format_stated, payload, points=points or PointsSpec())
     fast, exact = (PointsDecoder(spec, Policies(tombstone=tombstone)) for _ in range(2))
     exact._format = without_fast_path(exact._format)
@@ -63,7 +63,7 @@ def without_fast_path(format_stated: Format) -> Format:
 
 
 def error_of(format_stated: DecodeFormat, value: bytes, points: PointsSpec | None = None) -> str:
-    """Why a record is bad, which is the same among good ones."""
+    """Why a record is bad: the same reason alone and among good records."""
     good = {"telegraf": b'{"name":"m","fields":{"f":1},"timestamp":1}', "influx": b"m f=1 1"}[format_stated]
     outcome = decode(format_stated, [good, value, good], points)
     assert sorted(outcome.bad) == [1]

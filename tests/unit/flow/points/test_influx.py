@@ -24,7 +24,7 @@ def test_every_field_is_a_point_of_its_own_series() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "value"),
+    ("text", "value"),
     [
         ("1", 1.0),
         ("-1.5", -1.5),
@@ -42,16 +42,16 @@ def test_every_field_is_a_point_of_its_own_series() -> None:
         ("18446744073709551615u", 18446744073709551616.0),
     ],
 )
-def test_numbers_are_points(word: str, value: float) -> None:
-    outcome = decode("influx", [f"m f={word},g=1 1".encode()])
+def test_numbers_are_points(text: str, value: float) -> None:
+    outcome = decode("influx", [f"m f={text},g=1 1".encode()])
     assert outcome.values == {"m.f": value, "m.g": 1.0}
 
 
 @pytest.mark.parametrize(
-    "word", ["t", "T", "true", "True", "TRUE", "f", "F", "false", "False", "FALSE", '"x"', '"1"', '""']
+    "text", ["t", "T", "true", "True", "TRUE", "f", "F", "false", "False", "FALSE", '"x"', '"1"', '""']
 )
-def test_booleans_and_texts_are_counted(word: str) -> None:
-    outcome = decode("influx", [f"m f={word},g=1 1".encode()])
+def test_booleans_and_texts_are_counted(text: str) -> None:
+    outcome = decode("influx", [f"m f={text},g=1 1".encode()])
     assert (outcome.values, outcome.counts) == ({"m.g": 1.0}, PointCounts(points=1, non_numeric=1))
 
 
@@ -137,14 +137,14 @@ def test_times_have_the_unit_that_the_job_states(time: str, unit: str | None, at
         (b"m f= 1", "fields.f: the value is missing"),
         (b"m =1 1", "fields: expected key=value"),
         (b"m f=1, 1", "fields: expected key=value"),
-        (b'm f="x 1', "fields.f: a text without its closing quote"),
+        (b'm f="x 1', "fields.f: a string without its closing quote"),
         (b'm f="x"y 1', "expected the end of the line"),
         (b"m f=1,f=2 1", "fields.f: given twice"),
         (b"m f=1 1 1", "expected the end of the line"),
         (b"m f=1 x", "expected the end of the line"),
         (b"m f=1 1.5", "expected the end of the line"),
         (b"m f=1 -1", "timestamp: -1 is before 1970"),
-        (b"m f=1 999999999999999999999", "timestamp: 999999999999999999999 is no instant from 1970 to 9999"),
+        (b"m f=1 999999999999999999999", "timestamp: 999999999999999999999 is not an instant from 1970 to 9999"),
         (b"m f=NaN 1", 'fields.f: "NaN" is not a value of line protocol'),
         (b"m f=inf 1", 'fields.f: "inf" is not a value of line protocol'),
         (b"m f=1.5i 1", 'fields.f: "1.5i" is not a value of line protocol'),

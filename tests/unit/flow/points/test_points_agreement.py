@@ -27,8 +27,8 @@ SPECS = st.sampled_from(
         PointsSpec(blacklist=(BlacklistEntry("a$"), BlacklistEntry("", {"^a": "1"}))),
     ]
 )
-WORDS = ["a", "A", "b", "a b", "ü", "", "fields", "timestamp", "tags", "name", "metrics", "1", "{", "}", ",", ":", "\0"]
-WORDS += [
+TEXTS = ["a", "A", "b", "a b", "ü", "", "fields", "timestamp", "tags", "name", "metrics", "1", "{", "}", ",", ":", "\0"]
+TEXTS += [
     '"',
     "\\",
     "=",
@@ -94,12 +94,12 @@ TIMES = [
 TIMES += ["99999999999", "100000000000", '"1"', "null", "", "1 ", "253402300800000", "1}", "1,"]
 
 
-def json_text(words: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    escaped = words.map(lambda word: json.dumps(word))
-    return escaped | words.map(lambda word: json.dumps(word, ensure_ascii=False)) | words.map(lambda word: f'"{word}"')
+def json_text(texts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    escaped = texts.map(lambda text: json.dumps(text))
+    return escaped | texts.map(lambda text: json.dumps(text, ensure_ascii=False)) | texts.map(lambda text: f'"{text}"')
 
 
-NAMES = json_text(st.sampled_from(WORDS))
+NAMES = json_text(st.sampled_from(TEXTS))
 
 
 @st.composite
@@ -144,11 +144,11 @@ def telegraf_records(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def influx_lines(draw: st.DrawFn) -> str:
-    word = st.sampled_from(WORDS) | st.sampled_from(["a", "b", "m"])
-    escaped = word.map(lambda text: re.sub(r"([, =])", r"\\\1", text))
-    name = draw(st.sampled_from(["m", "m", "m", "#m", "\tm"]) | word | escaped)
-    tags = draw(st.lists(st.tuples(word | escaped, word | escaped), max_size=2))
-    fields = draw(st.lists(st.tuples(word | escaped, st.sampled_from(NUMBERS)), min_size=1, max_size=3))
+    text = st.sampled_from(TEXTS) | st.sampled_from(["a", "b", "m"])
+    escaped = text.map(lambda text: re.sub(r"([, =])", r"\\\1", text))
+    name = draw(st.sampled_from(["m", "m", "m", "#m", "\tm"]) | text | escaped)
+    tags = draw(st.lists(st.tuples(text | escaped, text | escaped), max_size=2))
+    fields = draw(st.lists(st.tuples(text | escaped, st.sampled_from(NUMBERS)), min_size=1, max_size=3))
     parts = [
         name + "".join(f",{key}={value}" for key, value in tags),
         ",".join(f"{key}={value}" for key, value in fields),
@@ -207,7 +207,7 @@ PLAIN = st.tuples(
 Plain = tuple[str, dict[str, str], dict[str, float], int]
 
 
-def wanted(metrics: Sequence[Plain]) -> list[tuple[int, str, str, int, float]]:
+def expected_points(metrics: Sequence[Plain]) -> list[tuple[int, str, str, int, float]]:
     return sorted(
         (row, f"{name}.{key}", json.dumps(tags, sort_keys=True, separators=(",", ":")), seconds * 1000, value)
         for row, (name, tags, fields, seconds) in enumerate(metrics)
@@ -224,7 +224,7 @@ def test_telegraf_is_read_as_it_was_written(metrics: list[Plain], chance: random
         keys = chance.sample(list(parts), 4)
         separators = chance.choice([(",", ":"), (", ", ": ")])
         values.append(json.dumps({key: parts[key] for key in keys}, separators=separators).encode())
-    assert decode("telegraf", values).points == wanted(metrics)
+    assert decode("telegraf", values).points == expected_points(metrics)
 
 
 @settings(max_examples=EXAMPLES // 2, deadline=None)
@@ -238,7 +238,7 @@ def test_line_protocol_is_read_as_it_was_written(metrics: list[Plain]) -> None:
         + f" {seconds}".encode()
         for name, tags, fields, seconds in metrics
     ]
-    assert decode("influx", values, PointsSpec(timestamps="s")).points == wanted(metrics)
+    assert decode("influx", values, PointsSpec(timestamps="s")).points == expected_points(metrics)
 
 
 @pytest.mark.parametrize(
@@ -281,10 +281,10 @@ def test_many_series_are_distinguished_by_sorting(monkeypatch: pytest.MonkeyPatc
         for name, tags, fields, seconds in metrics
     ]
     outcome = decode("influx", [*values, b"m f=1,f=2 1"], PointsSpec(timestamps="s"))
-    assert (outcome.points, list(outcome.bad)) == (wanted(metrics), [100])
+    assert (outcome.points, list(outcome.bad)) == (expected_points(metrics), [100])
 
 
-def test_a_decoder_reads_on_after_its_memory_was_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_works_after_its_cache_was_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.flow.points.metrics.TEXTS_KEPT_MAX", 4)
     values = [f"m,h={number % 7} f={number} 0".encode() for number in range(50)]
     assert decode("influx", values).points == sorted(
@@ -292,17 +292,17 @@ def test_a_decoder_reads_on_after_its_memory_was_full(monkeypatch: pytest.Monkey
     )
 
 
-def test_memory_holds_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.flow.points.metrics.TEXTS_KEPT_MAX", 3)
-    seen: list[str] = []
+    parsed: list[str] = []
 
     def upper(text: str) -> str:
-        seen.append(text)
+        parsed.append(text)
         return text.upper()
 
     memory = BoundedCache(upper)
     assert [memory[text] for text in ["a", "b", "a", "x" * 2000, "x" * 2000]] == ["A", "B", "A", "X" * 2000, "X" * 2000]
-    assert seen == ["a", "b", "x" * 2000, "x" * 2000]
+    assert parsed == ["a", "b", "x" * 2000, "x" * 2000]
     for number in range(20):
         assert memory[str(number)] == str(number)
         assert len(memory) <= 3

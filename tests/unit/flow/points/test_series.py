@@ -57,7 +57,7 @@ def test_series_spread_evenly_over_buckets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "left"),
+    ("entry", "kept"),
     [
         (BlacklistEntry(r"^secret\."), ["cpu.a", "cpu.secret"]),
         (BlacklistEntry("secret"), ["cpu.a"]),
@@ -68,15 +68,15 @@ def test_series_spread_evenly_over_buckets() -> None:
         (BlacklistEntry("cpu", {"env": "test", "rack": ""}), ["cpu.a", "cpu.secret", "secret.a"]),
     ],
 )
-def test_blacklisted_series_are_left_out_and_counted(entry: BlacklistEntry, left: list[str]) -> None:
+def test_blacklisted_series_are_left_out_and_counted(entry: BlacklistEntry, kept: list[str]) -> None:
     tags = '"tags":{"env":"test 1","host":"h1"},"timestamp":1}'
     values = [
         f'{{"fields":{{"a":1,"secret":2}},"name":"cpu",{tags}'.encode(),
         f'{{"fields":{{"a":1}},"name":"secret",{tags}'.encode(),
     ]
     outcome = decode("telegraf", values, PointsSpec(blacklist=(entry,)))
-    assert sorted(outcome.values) == left
-    assert outcome.counts == PointCounts(points=len(left), blacklisted=3 - len(left))
+    assert sorted(outcome.values) == kept
+    assert outcome.counts == PointCounts(points=len(kept), blacklisted=3 - len(kept))
     assert outcome.filtered == 2 - len({row for row, *_ in outcome.points})
 
 

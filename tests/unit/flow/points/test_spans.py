@@ -26,7 +26,7 @@ def test_a_literal_is_found_in_each_span_that_holds_it_and_in_no_other(from_end:
 
 
 @given(TEXTS)
-def test_the_next_place_of_a_byte_is_the_first_one_in_the_rest_of_all_texts(texts: list[str]) -> None:
+def test_the_next_place_of_a_byte_is_the_first_at_or_after_the_start(texts: list[str]) -> None:
     spans = spans_of(pa.array(texts, pa.string()))
     data = "".join(texts).encode()
     expected = [data.find(b"}", start) if b"}" in data[start:] else len(data) for start in spans.starts.tolist()]

@@ -1,4 +1,4 @@
-"""What a keyed table holds is a function of its records: streams that are cut at random places give the same rows."""
+"""The rows of a keyed table depend only on its records: streams cut into random batches give the same rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests of chunks: equal for equal rows, whatever they lie in; different for any other."""
+"""Digests of chunks: equal for equal rows in any memory layout; different for any other."""
 
 from __future__ import annotations
 
@@ -56,15 +56,13 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-def test_a_digest_of_a_released_chunk_stays_what_it_was() -> None:
+def test_digests_of_released_chunks_do_not_change() -> None:
     rows = pa.table({"text": ["a", None, "bc"], "number": pa.array([1, 2, None], pa.int64())})
     assert digest_of(rows) == "a027f9dc258536e72ac3ff5f6b998d1e"
 
 
 @given(rows=ROWS)
-def test_rows_have_one_digest_in_memory_cut_out_and_read_back(
-    tmp_path_factory: Any, rows: list[dict[str, Any]]
-) -> None:
+def test_rows_have_one_digest_in_memory_sliced_and_read_back(tmp_path_factory: Any, rows: list[dict[str, Any]]) -> None:
     whole = table(rows)
     path: Path = tmp_path_factory.mktemp("digest") / "file"
     pq.write_table(whole, path, store_schema=False)

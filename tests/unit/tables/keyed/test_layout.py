@@ -1,4 +1,4 @@
-"""Keys, buckets and sequences: what must never change, and what has no place in a table."""
+"""Keys, buckets and sequences: stored numbers that must never change, and rows that a table refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a lookup by key has to look: never too little, and with the whole partition key in one bucket."""
+"""Buckets of a lookup by key: none is missed, and a whole partition key needs only one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import UserError
 from penstock.tables.keyed.layout import Layout, buckets_of, key_frame
-from penstock.tables.keyed.lookup import KEYS_MAX, buckets_with, wanted_values
+from penstock.tables.keyed.lookup import KEYS_MAX, buckets_with, requested_values
 from penstock.tables.keyed.spec import decode_layout, encode_layout
 
 KINDS = pa.schema(
@@ -48,7 +48,7 @@ ROWS = st.fixed_dictionaries(
 @given(rows=st.lists(ROWS, min_size=1, max_size=5))
 def test_a_row_is_searched_in_its_bucket(layout: Layout, rows: list[dict[str, object]]) -> None:
     table = pa.Table.from_pylist(rows, KINDS)
-    values = wanted_values(layout, KINDS, {name: [row[name] for row in rows] for name in layout.keys})
+    values = requested_values(layout, KINDS, {name: [row[name] for row in rows] for name in layout.keys})
     result = buckets_with(layout, KINDS, values)
     assert result is not None
     assert set(buckets_of(layout, key_frame(layout, table)).to_list()) <= set(result)
@@ -56,34 +56,34 @@ def test_a_row_is_searched_in_its_bucket(layout: Layout, rows: list[dict[str, ob
 
 def test_rows_of_one_partition_key_are_in_one_bucket() -> None:
     layout = LAYOUTS[0]
-    result = buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"device": "a"}))
+    result = buckets_with(layout, KINDS, requested_values(layout, KINDS, {"device": "a"}))
     assert result is not None and len(result) == 1
-    assert buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"number": 1})) is None
+    assert buckets_with(layout, KINDS, requested_values(layout, KINDS, {"number": 1})) is None
 
 
 def test_a_null_has_no_bucket() -> None:
     layout = LAYOUTS[0]
-    assert buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"device": []})) == []
-    assert buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"device": None})) == []
+    assert buckets_with(layout, KINDS, requested_values(layout, KINDS, {"device": []})) == []
+    assert buckets_with(layout, KINDS, requested_values(layout, KINDS, {"device": None})) == []
 
 
-def test_too_many_combinations_are_looked_for_everywhere() -> None:
+def test_too_many_combinations_are_searched_in_all_buckets() -> None:
     layout = LAYOUTS[1]
     keys = {"device": [f"d{number}" for number in range(200)], "number": range(100)}
-    values = wanted_values(layout, KINDS, keys)
+    values = requested_values(layout, KINDS, keys)
     assert len(values["device"]) * len(values["number"]) > KEYS_MAX
     assert buckets_with(layout, KINDS, values) is None
 
 
-def test_values_are_taken_as_the_column_has_them() -> None:
+def test_values_are_converted_to_the_type_of_the_column() -> None:
     layout = LAYOUTS[2]
     noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
     asked = {"at": ["2026-03-01T12:00:00Z", noon.replace(tzinfo=None), noon], "device": None, "number": 7}
-    assert wanted_values(layout, KINDS, asked) == {"at": [noon] * 3, "device": [None], "number": [7]}
+    assert requested_values(layout, KINDS, asked) == {"at": [noon] * 3, "device": [None], "number": [7]}
 
 
 @pytest.mark.parametrize(
-    ("keys", "words"),
+    ("keys", "message"),
     [
         ({"devise": "a"}, "device"),
         ({"number": "x"}, "not a value"),
@@ -91,10 +91,10 @@ def test_values_are_taken_as_the_column_has_them() -> None:
         ({"day": 1}, "day"),
     ],
 )
-def test_nonsensical_settings_are_reported(keys: dict[str, object], words: str) -> None:
+def test_nonsensical_settings_are_reported(keys: dict[str, object], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        wanted_values(LAYOUTS[0], KINDS, keys)
-    assert words in str(caught.value)
+        requested_values(LAYOUTS[0], KINDS, keys)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -102,7 +102,7 @@ def test_a_table_keeps_its_keys(layout: Layout) -> None:
     assert decode_layout(encode_layout(layout)) == layout
 
 
-def test_the_text_of_the_property_stays() -> None:
+def test_the_text_of_the_layout_property_does_not_change() -> None:
     """It is what tables are recognised by: written down, not computed."""
     assert encode_layout(LAYOUTS[4]) == (
         '{"version":4,"partition_keys":["part","raw"],"row_keys":["device","number"],"sequence":null,"buckets":5}'

@@ -1,4 +1,4 @@
-"""What a merge of one bucket does with rows that are there: newer ones win, loads replace loads, overwrites replace."""
+"""The merge of one bucket with existing rows: newer ones win, loads replace loads, overwrites replace all."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_records_of_one_order_change_nothing_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("restores", [False, True])
-def test_a_load_brings_a_deleted_key_back_only_after_an_overwrite_did(tmp_path: Path, restores: bool) -> None:
+def test_a_load_restores_a_deleted_key_only_after_an_overwrite(tmp_path: Path, restores: bool) -> None:
     bucket = Bucket(tmp_path)
     bucket.merge({("a", 1): 1, ("a", 2): 2, ("a", 3): 3}, sequence=5)
     bucket.merge({("a", 1): GONE, ("a", 2): GONE}, sequence=6)
@@ -90,7 +90,7 @@ def test_a_load_brings_a_deleted_key_back_only_after_an_overwrite_did(tmp_path: 
     assert bucket.rows() == ({("a", 1): 11} if restores else {("a", 3): 3}), "older than the delete"
 
 
-def test_k4_a_chunk_that_is_there_is_known_by_its_name(tmp_path: Path) -> None:
+def test_k4_an_existing_chunk_is_recognized_by_its_name(tmp_path: Path) -> None:
     bucket = Bucket(tmp_path)
     rows = {("a", number): number for number in range(50)}
     bucket.merge(rows)

@@ -1,4 +1,4 @@
-"""Numbers that stand for keys: they compare as the keys do, whatever the types and however far the values lie apart."""
+"""Keys encoded as numbers: they have the order of the keys, for all types and ranges of values."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def comparable(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @given(tables())
-def test_numbers_compare_as_the_rows_do(found: tuple[list[str], list[tuple[Any, ...]]]) -> None:
-    kinds, rows = found
+def test_numbers_compare_as_the_rows_do(sample: tuple[list[str], list[tuple[Any, ...]]]) -> None:
+    kinds, rows = sample
     numbers = packed(columns_of(kinds, rows))
-    wanted = sorted(set(map(comparable, rows)))
-    assert [wanted.index(comparable(row)) for row in rows] == np.unique(numbers, return_inverse=True)[1].tolist()
+    distinct = sorted(set(map(comparable, rows)))
+    assert [distinct.index(comparable(row)) for row in rows] == np.unique(numbers, return_inverse=True)[1].tolist()
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), LONG, st.integers(0, 2)), max_size=40))

@@ -72,7 +72,7 @@ def test_deletes(load: Load, text: str, rule: DeleteRule) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "key", "words"),
+    ("more", "key", "text"),
     [
         ("", "table.keyed.row_keys", "required"),
         ("row_keys: []", "table.keyed.row_keys", "no column"),
@@ -91,14 +91,14 @@ def test_deletes(load: Load, text: str, rule: DeleteRule) -> None:
         ("row_keys: [number], partial_updates: mrge", "table.keyed.partial_updates", "not one of"),
     ],
 )
-def test_a_fault_is_reported_with_its_location(load: Load, more: str, key: str, words: str) -> None:
+def test_a_fault_is_reported_with_its_location(load: Load, more: str, key: str, text: str) -> None:
     result = faults(load, more)
-    assert [each for each, _ in result] == [key]
-    assert words in result[0][1]
+    assert [place for place, _ in result] == [key]
+    assert text in result[0][1]
 
 
 @pytest.mark.parametrize("name", ["_sequence", "_Bucket", "_DELETE", "_tiebreak", "_sequences"])
-def test_columns_that_keyed_tables_keep_for_themselves_are_refused(load: Load, name: str) -> None:
+def test_reserved_columns_are_refused(load: Load, name: str) -> None:
     [(key, message)] = faults(load, "row_keys: [number]", f"columns: {{{name}: kafka.offset}}")
     assert key == "table.keyed" and name in message
 
@@ -112,7 +112,7 @@ def test_tombstones_delete_or_are_left_out(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    ("drop", "further", "key", "words"),
+    ("drop", "further", "key", "text"),
     [
         ("[devise]", "", "drop[0]", "no field devise"),
         ("[number]", "", "table.keyed.row_keys[0]", "no column"),
@@ -120,9 +120,9 @@ def test_tombstones_delete_or_are_left_out(load: Load) -> None:
         ("[device, at, number, share, tags, gone, state]", "", "drop", "no column"),
     ],
 )
-def test_dropped_fields_are_not_columns(load: Load, drop: str, further: str, key: str, words: str) -> None:
+def test_dropped_fields_are_not_columns(load: Load, drop: str, further: str, key: str, text: str) -> None:
     result = faults(load, "row_keys: [number]", f"drop: {drop}\n{further}")
-    assert (key, True) in [(each, words in message) for each, message in result]
+    assert (key, True) in [(place, text in message) for place, message in result]
 
 
 def test_a_dropped_field_may_be_computed_from(load: Load) -> None:

@@ -63,7 +63,7 @@ class Clock:
 
 
 @dataclass(slots=True)
-class Heard:
+class RecordedEvents:
     events: list[Event] = field(default_factory=list)
 
     def event(self, event: Event) -> None:
@@ -99,7 +99,7 @@ class RollupLake:
     ) -> None:
         self.folder = folder
         self.spark = spark or local_session()
-        self.clock, self.heard = Clock(), Heard()
+        self.clock, self.recorded = Clock(), RecordedEvents()
         self.log = MemoryLog(values={partition(number): {} for number in range(partitions)})
         self.landed: list[tuple[int, Point]] = []
         """Every point with the number of closes begun before its commit."""
@@ -112,13 +112,13 @@ class RollupLake:
     def reopen(self, windows: Sequence[Window], **stated: Any) -> None:
         """As another process with this job file would."""
         self.job = rollup_job(self.folder, windows, **stated)
-        self.environment = Environment(now=self.clock.now, listener=self.heard)
+        self.environment = Environment(now=self.clock.now, listener=self.recorded)
         self.partials = open_partials(self.job, self.environment)
         self.windows = open_windows_table(self.job, self.environment)
         self.closing = self.another_process()
 
     def another_process(self, **more: Any) -> Closing:
-        environment = Environment(now=self.clock.now, listener=self.heard, **more)
+        environment = Environment(now=self.clock.now, listener=self.recorded, **more)
         return Closing(
             self.job,
             open_partials(self.job, environment),
@@ -143,8 +143,8 @@ class RollupLake:
         files = self._staged(points, number, start)
         piece = Slice(partition(number), start, start + len(points), start)
         now_ms = int(self.clock.at * 1000)
-        seen = {"event_ms": max(point.at_ms for point in points), "moved_ms": now_ms, "last_point_ms": now_ms}
-        numbers = Numbers({"points": len(points)}, seen)
+        peaks = {"event_ms": max(point.at_ms for point in points), "moved_ms": now_ms, "last_point_ms": now_ms}
+        numbers = Numbers({"points": len(points)}, peaks)
         part = SlicePart(piece, TOKEN, Counts(len(points), len(points)), files, numbers=numbers)
         stamps = {EPOCH: number_key(self.job.name, CLOSE)}
         outcome = self.partials.commit(Proposal(self.job.name, new_batch_id(), (part,), stamps=stamps))
@@ -164,15 +164,15 @@ class RollupLake:
         return writer.finish()
 
     def view(self, **stated: Any) -> View:
-        mine = stated.pop("mine", self.log.partitions())
-        return View(dict.fromkeys(mine, TOKEN), self.log.bounds(mine), self.clock.at, 100.0, **stated)
+        own = stated.pop("own", self.log.partitions())
+        return View(dict.fromkeys(own, TOKEN), self.log.bounds(own), self.clock.at, 100.0, **stated)
 
     def due(self, closing: Closing | None = None, **stated: Any) -> Due | None:
         chores = (closing or self.closing).chores(self.view(flush_now=True, **stated))
         return chores[0] if chores else None
 
     def work(self, closing: Closing | None = None, **stated: Any) -> list[Due]:
-        """Do what is due until nothing is."""
+        """Perform chores until none is due."""
         done: list[Due] = []
         while (chore := self.due(closing, **stated)) is not None:
             self.perform(chore, closing)
@@ -230,7 +230,7 @@ def bucket_of(host: str) -> int:
 
 
 def partial_rows(points: Sequence[Point], finest: Window, aggregates: Aggregates) -> list[dict[str, Any]]:
-    """What a batch leaves, one point after the other."""
+    """The rows of partials of a batch, computed point by point."""
     groups: dict[tuple[str, int], list[Point]] = {}
     for point in points:
         groups.setdefault((point.host, point.at_ms - point.at_ms % finest.millis), []).append(point)
@@ -246,20 +246,20 @@ def partial_rows(points: Sequence[Point], finest: Window, aggregates: Aggregates
             **plain_values(group),
         }
         rows.append(row)
-    return sorted(rows, key=lambda each: (each["bucket"], each["metric"], each["tags"], each["window_start"]))
+    return sorted(rows, key=lambda row: (row["bucket"], row["metric"], row["tags"], row["window_start"]))
 
 
 def plain_values(points: Sequence[Point]) -> dict[str, Any]:
     """The aggregates of points, worked out the plain way."""
     values = [point.value for point in points]
-    first_ms, last_ms = min(item.at_ms for item in points), max(each.at_ms for each in points)
+    first_ms, last_ms = min(point.at_ms for point in points), max(point.at_ms for point in points)
     return {
         "count": len(values),
         "sum": sum(values),
         "min": min(values),
         "max": max(values),
         "first_ms": first_ms,
-        "first": min(each.value for each in points if each.at_ms == first_ms),
+        "first": min(point.value for point in points if point.at_ms == first_ms),
         "last_ms": last_ms,
-        "last": max(each.value for each in points if each.at_ms == last_ms),
+        "last": max(point.value for point in points if point.at_ms == last_ms),
     }

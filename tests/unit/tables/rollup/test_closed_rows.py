@@ -16,7 +16,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
 
 
 @given(st.lists(st.dictionaries(TEXT, TEXT, max_size=4), max_size=20))
-def test_tags_come_out_of_canonical_json_as_they_went_in(tags: list[dict[str, str]]) -> None:
+def test_tags_survive_canonical_json_unchanged(tags: list[dict[str, str]]) -> None:
     texts = [json.dumps(tag, ensure_ascii=False, separators=(",", ":"), sort_keys=True) for tag in tags]
     result = tags_of(pl.Series(texts, dtype=pl.String))
     assert [dict(item) for item in result.to_pylist()] == tags

@@ -1,4 +1,4 @@
-"""The closes of rows, where the log of the partials tells what each close closed, and where it does not any more."""
+"""The closes of rows, while the log of the partials states what each close closed, and after it is trimmed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closing goes on where it was interrupted, after changes of the job file, and beside other writers."""
+"""Closing continues after an interruption, after changes of the job file, and alongside other writers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOSTS = [f"host-{number}" for number in range(12)]
 
 
 def fail_at(lake: RollupLake, step: str) -> None:
-    """The process ends when it reaches the step; another one goes on."""
+    """The process ends when it reaches the step; another one continues."""
 
     def at_step(reached: str) -> None:
         if reached == step:
@@ -69,7 +69,7 @@ def test_buckets_whose_windows_do_not_fit_in_memory_are_closed_in_parts_and_once
     lake.land([Point(host, 1_000, 1.0) for host in HOSTS])
     lake.close_all(120_000)
     assert lake.values("count", "revision") == {("1m", host, 0): (2, 1) for host in HOSTS}
-    first, second = (event for event in lake.heard.events if isinstance(event, WindowsClosed))
+    first, second = (event for event in lake.recorded.events if isinstance(event, WindowsClosed))
     assert (first.close, first.rows, first.updated) == (1, 12, 0)
     assert (second.close, second.rows, second.updated) == (2, 1, 12), "the row is that of the clock's series"
     lake.windows.refresh()
@@ -114,7 +114,7 @@ def test_a_compaction_of_partials_changes_no_points_positions_or_later_closes(tm
 
 
 @pytest.mark.parametrize("step", ["close_begun", "close_staged"])
-def test_a_compaction_of_partials_in_the_middle_of_a_close_doubles_and_loses_nothing(tmp_path: Path, step: str) -> None:
+def test_a_compaction_of_partials_during_a_close_loses_and_duplicates_nothing(tmp_path: Path, step: str) -> None:
     lake = RollupLake(tmp_path)
     for _ in range(3):
         lake.land([Point("a", 0, 1.0)])
@@ -132,7 +132,7 @@ def test_a_compaction_of_partials_in_the_middle_of_a_close_doubles_and_loses_not
 
 
 def test_a_compaction_planned_before_a_close_changes_no_file_of_it(tmp_path: Path) -> None:
-    """A process that was stopped wants to clean; meanwhile another one began a close that may want the files."""
+    """A stopped process tries to clean; meanwhile another one began a close that may need the files."""
     lake = RollupLake(tmp_path)
     lake.land([Point("a", 0, 1.0)])
     lake.land([Point("clock", 60_000, 0.0)])
@@ -186,8 +186,8 @@ def test_a_table_that_was_deleted_alone_stops_the_job(tmp_path: Path) -> None:
         lake.work()
 
 
-def test_a_compaction_between_staging_and_commit_of_an_update_doubles_nothing(tmp_path: Path) -> None:
-    """The files that the update replaces are gone when it wants to land: it is done again (RULES C3)."""
+def test_a_compaction_between_staging_and_commit_of_an_update_duplicates_nothing(tmp_path: Path) -> None:
+    """The files that the update replaces were removed before its commit: it is done again (RULES C3)."""
     lake = RollupLake(tmp_path, late=LatePolicy.UPDATE, update_grace_ms=HOUR.millis)
     for at in (0, 60_000, 120_000):
         lake.land([Point("a", at, 1.0)])

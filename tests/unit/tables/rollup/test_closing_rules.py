@@ -48,7 +48,7 @@ def test_w1_a_stream_that_stops_still_closes_its_windows_by_the_clock(tmp_path: 
 
 
 def test_w1_a_partition_created_later_enters_at_the_present_watermark(tmp_path: Path) -> None:
-    """Its old records do not bring closed windows back, and no window closes before it is read."""
+    """Its old records do not reopen closed windows, and no window closes before it is read."""
     lake = RollupLake(tmp_path)
     lake.land([Point("a", 0, 1.0)])
     lake.close_all(60_000)
@@ -66,7 +66,7 @@ def test_w1_a_partition_created_later_enters_at_the_present_watermark(tmp_path: 
     assert lake.number("late/1m") == 1
 
 
-def test_w2_what_is_committed_after_a_close_began_is_late_and_what_came_before_is_not(tmp_path: Path) -> None:
+def test_w2_points_are_late_if_and_only_if_committed_after_the_close_began(tmp_path: Path) -> None:
     """The order of the partials log decides, also while a close is between two of its steps."""
     lake = RollupLake(tmp_path)
     lake.land([Point("a", 0, 1.0), Point("a", 60_000, 1.0)])
@@ -145,11 +145,11 @@ def test_w4_event_time_and_watermark_never_fall_also_for_another_process(tmp_pat
     lake.log.delete("metrics")
     lake.log.append(partition(0), b"")
     lake.log.append(partition(1), b"")
-    assert lake.another_process().watermark(0.0).at_ms == 600_000, "a partition that nobody knows holds it where it is"
+    assert lake.another_process().watermark(0.0).at_ms == 600_000, "an unknown partition holds it where it is"
 
 
 def test_partials_are_cleaned_although_a_close_is_always_due(tmp_path: Path) -> None:
-    """Before every look a point arrives that passes the end of another window."""
+    """Before every check a point arrives that passes the end of another window."""
     lake = RollupLake(tmp_path)
     done: list[str] = []
     for minute in range(30):
@@ -161,18 +161,18 @@ def test_partials_are_cleaned_although_a_close_is_always_due(tmp_path: Path) -> 
     assert lake.number("points_removed") > 5
 
 
-@pytest.mark.parametrize("mine", [(), (1,)])
-def test_only_the_process_with_the_lowest_partition_closes(tmp_path: Path, mine: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("own", [(), (1,)])
+def test_only_the_process_with_the_lowest_partition_closes(tmp_path: Path, own: tuple[int, ...]) -> None:
     lake = RollupLake(tmp_path, partitions=2)
     for number in range(2):
         lake.land([Point("a", 0, 1.0), Point("a", 60_000, 1.0)], number)
-    assert lake.due(mine=[partition(item) for item in mine]) is None
+    assert lake.due(own=[partition(item) for item in own]) is None
     assert not lake.closing.lags()
-    assert isinstance(lake.due(mine=[partition(0)]), BeginClose)
+    assert isinstance(lake.due(own=[partition(0)]), BeginClose)
     assert lake.closing.lags()
 
 
-def test_tables_and_log_are_asked_once_a_second_while_nothing_is_due(tmp_path: Path) -> None:
+def test_tables_and_log_are_checked_once_a_second_while_nothing_is_due(tmp_path: Path) -> None:
     lake = RollupLake(tmp_path)
     assert lake.closing.chores(lake.view()) == ()
     lake.land([Point("a", 0, 1.0), Point("a", 60_000, 1.0)])

@@ -27,7 +27,7 @@ from penstock.tables.rollup.numbers import CloseState, refuse_apart
 from penstock.tables.rollup.spec import LatePolicy, RollupSpec, Window
 
 MINUTE, SEVEN, TEN = Window("1m", 60), Window("7m", 420), Window("10m", 600)
-"""In the length of seconds, so that numbers are easy to read."""
+"""With lengths of seconds, so that numbers are easy to read."""
 SPEC = RollupSpec("rollups", windows=(MINUTE, TEN), lateness_ms=0)
 
 
@@ -49,13 +49,13 @@ def test_nothing_is_due_before_the_watermark_passes_the_end_of_a_window_and_the_
     assert due(CloseState(), [file(0, 0)], 90, spec) == BeginClose(1, 60, 90)
 
 
-def test_a_quiet_stream_begins_no_empty_closes() -> None:
+def test_a_stream_without_rows_begins_no_closes() -> None:
     """Event time passes windows in which no file has a row."""
     assert due(closed(3, 600), [file(1_200, 1_200, epoch=3)], 1_199) is None
     assert due(closed(3, 600), [], 10**9) is None
 
 
-def test_a_close_that_is_begun_is_completed_whatever_the_watermark_says() -> None:
+def test_a_close_under_way_is_completed_at_any_watermark() -> None:
     state = CloseState(2, 180, 180, closed=1, closed_until_ms=60)
     result = due(state, [file(60, 120, epoch=1), file(0, 60, epoch=2)], None)
     assert isinstance(result, CompleteClose)
@@ -115,7 +115,7 @@ def test_an_interval_begins_with_the_window_that_is_open() -> None:
     ]
 
 
-def test_late_rows_wait_for_the_end_of_a_window_unless_they_are_asked_for() -> None:
+def test_late_rows_wait_for_the_end_of_a_window_unless_flushed() -> None:
     late = [file(0, 0, epoch=1)]
     assert due(closed(1, 60), late, 119) is None
     assert due(closed(1, 60), late, 120) == BeginClose(2, 120, 120)
@@ -137,7 +137,7 @@ def test_an_update_reads_all_files_of_the_windows_that_late_rows_touch() -> None
     assert updated.files == tuple(files[:4])
 
 
-def test_partials_go_once_every_window_over_them_is_closed_and_the_grace_is_over() -> None:
+def test_partials_are_removed_after_all_their_windows_are_closed_and_the_grace_is_over() -> None:
     spec = replace(SPEC, windows=(MINUTE, SEVEN, TEN), update_grace_ms=100)
     files = [file(0, 360), file(0, 420)]
     assert due(closed(1, 699), files, 0, spec) is None, "the window of ten minutes is over for less than the grace"
@@ -237,7 +237,7 @@ def test_any_order_of_commits_and_closes_gives_each_point_to_each_interval_once_
             assert result == points, (window, at)
 
 
-def test_the_model_would_notice_a_row_that_is_taken_as_late_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_detects_a_row_that_is_late_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         deciding,
         "_late_files",

@@ -25,9 +25,9 @@ def test_every_row_keeps_its_series_after_any_history(several: list[list[tuple[s
     numbering = CloseNumbers()
     numbered = [numbering.numbered(frame(rows, 100 * index)) for index, rows in enumerate(several)]
     ordered = numbering.ordered()
-    for index, (rows, found) in enumerate(zip(several, numbered, strict=True)):
-        assert found["count"].to_list() == list(range(100 * index, 100 * index + len(rows)))
-        columns = ordered.columns(ordered.places(found["series"]))
+    for index, (rows, numbers) in enumerate(zip(several, numbered, strict=True)):
+        assert numbers["count"].to_list() == list(range(100 * index, 100 * index + len(rows)))
+        columns = ordered.columns(ordered.places(numbers["series"]))
         assert columns["metric"].to_pylist() == [metric for metric, _ in rows]
         assert columns["series"].to_pylist() == [metric + tags for metric, tags in rows]
         assert [dict(column) for column in columns["tags"].to_pylist()] == [json.loads(tags) for _, tags in rows]

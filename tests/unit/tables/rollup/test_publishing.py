@@ -1,4 +1,4 @@
-"""Which process publishes which rows of a close, and that each of them goes out once (RULES U1)."""
+"""Which process publishes which rows of a close; each row is published once (RULES U1)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Publishers:
 
     def process(self, output: type[MemoryOutput] = MemoryOutput) -> Publishing:
         lake = self.lake
-        environment = Environment(now=lake.clock.now, listener=lake.heard)
+        environment = Environment(now=lake.clock.now, listener=lake.recorded)
         return Publishing(
             replace(lake.job, claims=ClaimsSpec()),
             self.spec,
@@ -61,8 +61,8 @@ class Publishers:
         self.lake.land([Point("clock", at_ms + 60_000, 0.0)], 1)
         self.lake.work()
 
-    def view(self, mine: Iterable[Partition], **stated: Any) -> View:
-        return self.lake.view(mine=tuple(mine), **stated)
+    def view(self, own: Iterable[Partition], **stated: Any) -> View:
+        return self.lake.view(own=tuple(own), **stated)
 
     def work(self, process: Publishing, view: View) -> None:
         for _ in process.chores(view):
@@ -118,7 +118,7 @@ def test_closes_that_are_published_are_not_read_again_by_a_new_process(
 
 
 def compacted(publishers: Publishers, closes: int) -> list[str]:
-    """The few files that hold the rows of many closes, which nobody has published."""
+    """A few files with the rows of many closes, none of them published."""
     for minute in range(closes):
         publishers.close(minute * 60_000)
     RollupKind().compact(publishers.lake.job, CompactRequest(), publishers.lake.environment, None)
@@ -128,7 +128,7 @@ def compacted(publishers: Publishers, closes: int) -> list[str]:
     return [file.path for file in files]
 
 
-def test_switched_on_for_a_compacted_table_reads_its_files_once_for_all_closes_and_buckets(
+def test_publishing_a_compacted_table_reads_its_files_once_for_all_closes_and_buckets(
     publishers: Publishers, reads: list[str]
 ) -> None:
     files = compacted(publishers, 12)
@@ -174,7 +174,7 @@ def test_rows_are_published_in_the_same_order_in_pages_and_transactions_of_any_s
     expected = sorted(tuple(row[name] for name in names) for row in publishers.lake.rows())
     monkeypatch.setattr(pages, "PAGE_ROWS_MAX", page_rows)
     monkeypatch.setattr(publishing, "RECORDS_PER_TRANSACTION", part_rows)
-    # Every turn is another process, which goes on from the positions in the topic.
+    # Every turn is another process, which continues from the positions in the topic.
     monkeypatch.setattr(publishing, "ROWS_PER_TURN_MAX", 2)
     ours = publishers.lake.log.partitions()
     while (process := publishers.process()).chores(publishers.view(ours)):
@@ -185,8 +185,8 @@ def test_rows_are_published_in_the_same_order_in_pages_and_transactions_of_any_s
         assert keys == [key[:3] for key in expected if key[1] % 2 == number]
 
 
-def test_a_bucket_that_a_process_without_its_claim_took_comes_back_to_its_owner(publishers: Publishers) -> None:
-    """The zombie was stopped before it opened the bucket, and goes on after its successor has it open."""
+def test_a_bucket_taken_without_a_claim_returns_to_its_owner(publishers: Publishers) -> None:
+    """The zombie was stopped before it opened the bucket, and continues after its successor has it open."""
     zombie, owner = publishers.process(), publishers.process()
     ours = publishers.lake.log.partitions()
     publishers.close(0)
@@ -214,7 +214,7 @@ class Away(MemoryOutput):
         raise TransientError("the broker is away")
 
 
-def test_a_cluster_that_is_away_is_tried_once_a_turn_and_after_longer_and_longer_pauses(
+def test_an_unavailable_cluster_is_retried_once_a_turn_with_growing_pauses(
     publishers: Publishers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Away, "attempts", 0)
@@ -231,8 +231,8 @@ def test_a_cluster_that_is_away_is_tried_once_a_turn_and_after_longer_and_longer
         clock.at += 0.25
     pauses = [later - earlier for earlier, later in pairwise(tried_at)]
     assert pauses[0] <= 1.25 and max(pauses) <= 60.25 and min(pauses[7:]) >= 30
-    told = [event for event in publishers.lake.heard.events if isinstance(event, Retrying)]
-    assert [event.reason for event in told] == ["the broker is away"] * len(tried_at)
+    retries = [event for event in publishers.lake.recorded.events if isinstance(event, Retrying)]
+    assert [event.reason for event in retries] == ["the broker is away"] * len(tried_at)
     assert process.lags(), "the rows still wait"
     for _ in range(2_000):
         clock.at += 61
@@ -240,11 +240,11 @@ def test_a_cluster_that_is_away_is_tried_once_a_turn_and_after_longer_and_longer
         process.perform()
 
 
-def test_the_last_work_of_a_bounded_run_is_tried_at_once_and_fails(publishers: Publishers) -> None:
+def test_the_last_work_of_a_bounded_run_is_retried_without_pauses_and_fails(publishers: Publishers) -> None:
     publishers.close(0)
     process, ours = publishers.process(Away), publishers.lake.log.partitions()
     for _ in range(3):
-        assert process.chores(publishers.view(ours, flush_now=True, idle=True)), "whoever runs it makes the pauses"
+        assert process.chores(publishers.view(ours, flush_now=True, idle=True)), "the caller makes the pauses"
         with pytest.raises(TransientError, match="away"):
             process.perform()
-    assert process.chores(publishers.view(ours, flush_now=True)) == [], "there are batches to go on with"
+    assert process.chores(publishers.view(ours, flush_now=True)) == [], "batches have precedence"

@@ -1,4 +1,4 @@
-"""When two sums are the same: in whatever order the values were added, and not if one is missing."""
+"""Two sums are the same in any order of additions, and differ if a value is missing."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_w1_a_partition_with_unread_records_holds_the_watermark_indefinitely() -
     assert watermark(times, None, IDLE_MS, 10**12) == Watermark(3_000, P1, HeldBy.UNREAD)
 
 
-def test_w1_a_partition_that_is_read_to_its_end_lets_go_after_idle_after_and_not_a_millisecond_before() -> None:
+def test_w1_a_partition_that_is_read_to_its_end_is_idle_exactly_after_idle_after() -> None:
     times = {P0: with_unread(900_000, 100_000), P1: read_to_end(3_000, 100_000)}
     assert watermark(times, None, IDLE_MS, 159_999).at_ms == 3_000
     assert watermark(times, None, IDLE_MS, 160_000) == Watermark(900_000, P0, HeldBy.UNREAD)
@@ -62,12 +62,12 @@ def test_an_empty_partition_holds_the_watermark_only_until_it_is_idle() -> None:
     assert watermark(times, None, IDLE_MS, 61_000).at_ms == 900_000
 
 
-def test_when_all_are_idle_time_goes_on_by_the_clock_from_the_last_event() -> None:
+def test_when_all_partitions_are_idle_the_watermark_advances_with_the_clock() -> None:
     times = {P0: read_to_end(500_000, 1_000_000), P1: read_to_end(700_000, 900_000)}
     assert watermark(times, None, IDLE_MS, 1_090_000) == Watermark(790_000, None)
 
 
-def test_a_partition_started_later_does_not_set_the_clock_of_a_silent_stream_back() -> None:
+def test_a_partition_started_later_does_not_move_the_watermark_of_an_idle_stream_back() -> None:
     times = {P0: read_to_end(500_000, 1_000_000), P1: read_to_end(None, 1_500_000)}
     assert watermark(times, None, IDLE_MS, 1_600_000) == Watermark(1_100_000, None)
 
@@ -88,7 +88,7 @@ def test_w1_a_partition_without_points_that_always_has_unread_records_holds_time
     assert watermark(ahead, None, IDLE_MS, 191_000) == Watermark(160_000, P1, HeldBy.WITHOUT_POINTS)
 
 
-def test_w1_records_read_without_a_point_for_less_than_idle_after_make_no_idle_partition() -> None:
+def test_w1_a_partition_without_points_for_less_than_idle_after_is_not_idle() -> None:
     times = {P0: with_unread(900_000, 0), P1: without_points(3_000, 100_000, read_to_end_ms=159_999, moved_ms=161_000)}
     assert watermark(times, None, IDLE_MS, 170_000) == Watermark(3_000, P1, HeldBy.UNREAD)
 
@@ -99,14 +99,14 @@ def test_w1_a_backlog_holds_the_watermark_although_the_records_read_so_far_had_n
     assert watermark(times, 1_000, IDLE_MS, 900_000) == Watermark(1_000, P1, HeldBy.UNREAD)
 
 
-def test_w1_a_partition_without_points_holds_the_watermark_if_its_process_is_away() -> None:
+def test_w1_a_partition_without_points_holds_the_watermark_if_no_process_reads_it() -> None:
     read_ms = 1_000_000
     times = {P0: with_unread(5_000, 0), P1: without_points(3_000, 100_000, read_ms, moved_ms=read_ms)}
     assert watermark(times, None, IDLE_MS, read_ms + READ_LATELY_MS - 1).at_ms == 5_000, "an old event time"
     assert watermark(times, None, IDLE_MS, read_ms + READ_LATELY_MS) == Watermark(3_000, P1, HeldBy.UNREAD)
 
 
-def test_when_no_partition_has_points_any_more_time_goes_on_as_far_as_records_are_read() -> None:
+def test_when_no_partition_has_points_the_watermark_advances_as_far_as_records_are_read() -> None:
     times = {P0: without_points(500_000, 100_000, 190_000, 191_000), P1: read_to_end(400_000, 90_000)}
     assert watermark(times, None, IDLE_MS, 195_000) == Watermark(590_000, None)
 
@@ -142,12 +142,12 @@ def test_w4_the_watermark_never_falls(
 
 
 @given(st.dictionaries(st.sampled_from([P0, P1]), TIMES, min_size=1), st.integers(0, 2 * 10**6))
-def test_the_watermark_never_passes_what_a_partition_with_unread_records_has_seen(
+def test_the_watermark_never_passes_the_event_time_of_a_partition_with_unread_records(
     times: dict[Partition, PartitionTime], now_ms: int
 ) -> None:
     unread = [item for item in times.values() if item.unread and not item.idle(now_ms, IDLE_MS)]
     result = watermark(times, None, IDLE_MS, now_ms).at_ms
-    if any(each.event_ms is None for each in unread):
+    if any(time.event_ms is None for time in unread):
         assert result is None
     elif unread:
-        assert result is None or result <= min(each.event_ms for each in unread if each.event_ms is not None)
+        assert result is None or result <= min(time.event_ms for time in unread if time.event_ms is not None)

@@ -1,8 +1,8 @@
 """`penstock load`: rows of Parquet files into a keyed table. Commits name the files that they hold.
 
-A load that was interrupted goes on with the files that no commit names; one that is repeated has nothing to do. An
-overwrite is one commit: readers see the rows before it or those after it. It takes rows of earlier loads out of the
-table, so the files that earlier commits name do not count any more.
+An interrupted load continues with the files that no commit names; a repeated load has nothing to do. An overwrite is
+one commit: readers see the rows before it or those after it. It removes rows of earlier loads from the table, so the
+files that earlier commits name can be loaded again.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ FILES_PER_COMMIT_MAX = 1000
 
 
 def mark_key(job: str, file: SourceFile) -> str:
-    """Says that the rows of a file are in the table."""
+    """Marks a file whose rows are in the table."""
     return f"{job}#load/{file.mark}"
 
 
 def loads_key(job: str) -> str:
-    """How many commits of loads there were."""
+    """The number of commits by loads."""
     return f"{job}#loads"
 
 
 def overwritten_key(job: str) -> str:
-    """How often a load has replaced all rows whatever their sequence."""
+    """The number of loads that replaced all rows whatever their sequence."""
     return f"{job}#overwritten"
 
 
@@ -62,13 +62,13 @@ class LoadReport:
 
     files: int = 0
     files_known: int = 0
-    """Those that the table had before."""
+    """Files that were loaded before."""
     rows: int = 0
     """Read from the files."""
     skipped: int = 0
-    """Of them, those that lost to a newer row, or were there already."""
+    """Of these, rows that lost to a newer one, or were in the table already."""
     unread: int = 0
-    """Of the skipped, those that were known by the names of chunks alone."""
+    """Of the skipped rows, those that the names of chunks already identify."""
     commits: int = 0
 
     def __add__(self, other: LoadReport) -> LoadReport:
@@ -79,9 +79,9 @@ class LoadReport:
         return asdict(self)
 
     def lines(self) -> Iterator[str]:
-        known = f"; {self.files_known} were there already" if self.files_known else ""
+        loaded_before = f"; {self.files_known} were there already" if self.files_known else ""
         rows = f"{self.rows} rows, {self.skipped} of them skipped"
-        yield f"{self.files} files loaded, {rows}, {self.commits} commits{known}"
+        yield f"{self.files} files loaded, {rows}, {self.commits} commits{loaded_before}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Loader:
     mode: SaveMode
 
     def load(self, paths: Sequence[str]) -> LoadReport:
-        """Bring the files into the table: append and replace by key, or overwrite all rows."""
+        """Load the files into the table: append and replace by key, or overwrite all rows."""
         self.data.refresh()
         files = source_files(paths, self.job.table.storage_options, self.data.schema)
         if self._overwrites:
@@ -112,7 +112,7 @@ class Loader:
         return self.mode is SaveMode.OVERWRITE
 
     def _generation(self) -> int:
-        """How often any job has overwritten rows of the table. A mark counts only if it is the number after that."""
+        """The number of overwrites by all jobs. A mark is valid only if it is this number plus one."""
         ending = overwritten_key("")
         return sum(number for key, number in self.data.transactions().items() if key.endswith(ending))
 
@@ -120,7 +120,7 @@ class Loader:
         """One commit.
 
         Its runs are deleted once it has succeeded or failed: no commit names them, and no other process reads them.
-        Those of a process that dies are left to vacuum.
+        Vacuum deletes those of a process that died.
         """
         self.data.refresh()
         version_max = self.data.version + VERSIONS_TO_LAND_MAX
@@ -149,7 +149,7 @@ class Loader:
                 storage.delete(run.path)
 
     def _read(self, files: tuple[SourceFile, ...], name: NewName) -> list[LoadTaskReport]:
-        """One Spark job, which leaves the rows as runs."""
+        """One Spark job, which writes the rows as runs."""
         columns = pa.schema([field for field in self.data.schema if field.name not in HIDDEN])
         task = LoadTask.of(self.job, chunk_store(self.job.table, self.data), columns, name)
         return run_each(self.spark, task.take, tuple(enumerate(files)), LoadTaskReport, of="files")
@@ -159,15 +159,15 @@ class Loader:
 
         def decide() -> Change | None:
             nonlocal tried
-            # An attempt whose answer was lost may have landed (RULES C2).
+            # An attempt whose response was lost may have landed (RULES C2).
             if tried and any(commit.batch == batch for commit in self.data.commits()):
                 return None
             tried = True
-            merge.bring_up()
+            merge.merge_into_loaded()
             if self.data.version >= version_max:
-                raise TransientError("too many other commits came between: load again")
+                raise TransientError("too many concurrent commits: load again")
             check_staged(self.data.storage(), merge.files)
-            merge.remember_deleted()
+            merge.commit_tombstones()
             removes = merge.removes()
             overwrites = int(self._overwrites)
             marks = [mark_key(self.job.name, file) for file in files]
@@ -200,7 +200,7 @@ def _check_readable(reports: Sequence[LoadTaskReport]) -> None:
     bad = sum(report.bad for report in reports)
     if bad:
         raise UserError(
-            f"{bad} rows have no place in the table",
+            f"{bad} rows cannot be stored in the table",
             detail=next(report.first_fault for report in reports if report.first_fault),
             hint="a load has no quarantine: fix the files",
         )

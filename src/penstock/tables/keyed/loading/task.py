@@ -1,4 +1,4 @@
-"""The Parquet files of a load, and the task that reads one of them, computes columns and leaves its rows as runs."""
+"""The Parquet files of a load, and the task that reads one of them, computes columns and writes its rows as runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONVERT = "convert it, e.g. with DuckDB: COPY (FROM 'in.csv') TO 'in.parquet'; o
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One Parquet file; it travels to the task that reads it."""
+    """One Parquet file; it is sent to the task that reads it."""
 
     folder: str
     path: str
@@ -49,7 +49,7 @@ class SourceFile:
 
     @property
     def mark(self) -> str:
-        """By this a load recognizes a file that the table has already."""
+        """Identifies a file that was loaded before."""
         return f"{fingerprint(f'{self.name} {self.size_bytes} {self.changed}'):016x}"
 
 
@@ -57,7 +57,7 @@ def source_files(paths: Sequence[str], options: Mapping[str, str], columns: pa.S
     """Every Parquet file under the paths, in their order and the order of names."""
     files = [file for path in paths for file in _under(path, options)]
     if not files:
-        raise UserError(f"there is nothing to load under {', '.join(paths)}", hint="name Parquet files, or folders")
+        raise UserError(f"there are no files to load under {', '.join(paths)}", hint="name Parquet files, or folders")
     names = {folded(name) for name in columns.names}
     for file in files:
         for part in file.name.split("/")[:-1]:
@@ -95,33 +95,33 @@ class LoadTaskReport(msgspec.Struct, frozen=True):
     bad: int = 0
     first_fault: str = ""
     unreadable: str = ""
-    """Why the rows are not those that the table takes."""
+    """Why the table cannot take the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadTask:
-    """How rows of files become runs; it travels to the workers."""
+    """Writes rows of files as runs; it is sent to the workers."""
 
     store: ChunkStore
     columns: pa.Schema
-    """Of the table, without those that it keeps for itself."""
+    """The columns of the table, without hidden ones."""
     fields: pa.Schema
-    """That rows of files may have: those of a record, and the columns of the table, computed ones too."""
+    """The columns that files may have: fields of records, and columns of the table, computed ones too."""
     expressions: Mapping[str, Expression]
     ignores_new: bool
-    """Whether columns that are no fields are left out; otherwise they stop the load."""
+    """Whether columns that are not fields are ignored; otherwise they stop the load."""
     name: NewName
 
     @classmethod
     def of(cls, job: JobSpec, store: ChunkStore, columns: pa.Schema, name: NewName) -> LoadTask:
-        """If `sql` selects others than records have, files bring the columns of the table."""
+        """If `sql` selects columns, files must have the columns of the table."""
         ignores_new = job.on.new_column is NewColumnPolicy.IGNORE
         if job.sql is not None and job.sql.select:
             return cls(store, columns, columns, {}, ignores_new, name)
         return cls(store, columns, grown(job.schema, columns), job.columns, ignores_new, name)
 
     def take(self, numbered_file: tuple[int, SourceFile]) -> LoadTaskReport:
-        """Leave the rows of a file as runs. Of equal keys the file with the greater number wins."""
+        """Write the rows of a file as runs. Of equal keys the file with the greater number wins."""
         number, file = numbered_file
         try:
             return self._written(number, file)
@@ -152,7 +152,7 @@ class LoadTask:
         return LoadTaskReport(writer.finish(), rows, bad, first)
 
     def _check_columns(self, name: str, columns: pa.Schema) -> None:
-        """Refuse columns that have no place; those without any value, or of reserved names, are left out."""
+        """Refuse unknown columns; those without any value, or with reserved names, are ignored."""
         fields = {*map(folded, self.fields.names), *RESERVED}
         new = [field for key, field in by_folded_name(columns, name).items() if key not in fields]
         names = [field.name for field in new if not pa.types.is_null(field.type)]
@@ -161,7 +161,7 @@ class LoadTask:
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows in the columns of the schema; others are left out."""
+    """The rows in the columns of the schema; other columns are dropped."""
     if batch.schema.equals(schema):
         return batch
     fields = {folded(field.name): field for field in schema}
@@ -175,8 +175,8 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _computed(rows: pa.RecordBatch, columns: Mapping[str, Expression]) -> tuple[pa.RecordBatch, Faults]:
     """The rows with their computed columns, as records have them, and those for which an expression fails.
 
-    Rows of files have no values of `kafka.*`. A row without a value in any field that an expression reads keeps the
-    value that it brings itself: a file may be a copy of a table.
+    Rows of files have no values of `kafka.*`. If all fields that an expression reads are null, the row keeps its own
+    value: a file may be a copy of a table.
     """
     faults: Faults = {}
     places = {folded(name): place for place, name in enumerate(rows.schema.names)}

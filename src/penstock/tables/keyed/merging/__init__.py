@@ -1,1 +1,1 @@
-"""How rows of a batch meet those that are there, bucket by bucket: inside Spark's tasks, on Arrow and Polars."""
+"""Merges rows of a batch with those of the table, bucket by bucket: inside Spark's tasks, on Arrow and Polars."""

@@ -1,8 +1,8 @@
-"""Chunks: the files of a keyed table, sorted by key, cut every so many rows, named after their content (RULES K4).
+"""Chunks: the files of a keyed table, sorted by key, of `chunk_rows` rows, named after their content (RULES K4).
 
-The name has 128 bits that stand for keys, values and sequences, the same in every version of every library. What is
-hashed can be read back, so that different rows never give the same bytes: each name and type has its length before it,
-each null mask a byte that says whether it is there, and every other length follows from what came before.
+The name has a hash of 128 bits over keys, values and sequences, the same in every version of every library. Different
+rows never give the same bytes to hash: each name and type is preceded by its length, each null mask by a byte that
+states whether it is present, and every other length follows from the bytes before it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ ROW_GROUP_ROWS_MAX = 131_072
 DIGEST_BYTES = 16
 
 NewName = Callable[[], str]
-"""Gives another file name at each call."""
+"""Returns a new file name at each call."""
 
 
 def fresh(name: Callable[..., str], *parts: object) -> str:
-    """A name of this shape that no other file has; `partial(fresh, ...)` is a `NewName` that travels to tasks."""
+    """A unique name of this shape; `partial(fresh, ...)` is a `NewName` that can be sent to tasks."""
     return name(*parts, uuid.uuid4().hex)
 
 
@@ -47,7 +47,7 @@ class ChunkStore:
     table_url: str
     storage_options: Mapping[str, str]
     schema: pa.Schema
-    """Of the files: all columns but the bucket."""
+    """The columns of the files: all but the bucket."""
     layout: Layout
     chunk_rows: int
 
@@ -56,16 +56,16 @@ class ChunkStore:
         return open_storage(self.table_url, self.storage_options)
 
     def read(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of a file; those columns that it lacks are null."""
-        wanted = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
-        names = {folded(name) for name in wanted.names}
+        """The rows of a file; columns that it lacks are null."""
+        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        names = {folded(name) for name in schema.names}
         with self.storage.open_reader(path) as file:
             parquet = pq.ParquetFile(file, pre_buffer=False)
-            there = [name for name in parquet.schema_arrow.names if folded(name) in names]
-            rows = parquet.read(columns=there, use_threads=False).combine_chunks()
+            present = [name for name in parquet.schema_arrow.names if folded(name) in names]
+            rows = parquet.read(columns=present, use_threads=False).combine_chunks()
         if not rows.num_rows:
-            return wanted.empty_table()
-        return pa.Table.from_batches([fit_columns(rows.to_batches()[0], wanted)])
+            return schema.empty_table()
+        return pa.Table.from_batches([fit_columns(rows.to_batches()[0], schema)])
 
     def sorted(self, tables: Sequence[pa.Table]) -> pa.Table:
         """The rows of tables in the order of their keys."""
@@ -74,7 +74,7 @@ class ChunkStore:
         return rows.take(pa.array(np.argsort(numbers, kind="stable")))
 
     def write(self, rows: pa.Table, bucket: int, name: NewName) -> Iterator[StagedFile]:
-        """Write sorted rows of one bucket, cut every so many."""
+        """Write sorted rows of one bucket as chunks."""
         for first in range(0, rows.num_rows, self.chunk_rows):
             yield self._write_one(rows.slice(first, self.chunk_rows), bucket, name())
 
@@ -99,7 +99,7 @@ def file_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def digest_of(rows: pa.Table) -> str:
-    """The digest of rows in their order, as hex. A column without a value does not count: it may be younger."""
+    """The digest of rows in their order, as hex. It ignores all-null columns, which may have been added later."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     digest.update(rows.num_rows.to_bytes(8, "little"))
     _add_fields(digest, ((name, rows.column(name).combine_chunks()) for name in sorted(rows.schema.names)))
@@ -107,12 +107,12 @@ def digest_of(rows: pa.Table) -> str:
 
 
 def _add_fields(digest: hashlib.blake2b, fields: Iterable[tuple[str, pa.Array]]) -> None:
-    """Columns, or the members of a struct, in the order of their names; those without a value do not count."""
+    """Add columns, or the members of a struct, in the order of their names, without all-null ones."""
     for name, values in fields:
         if values.null_count < len(values):
             _add_text(digest, name)
             _add(digest, values)
-    # No name is empty: this ends the list of fields.
+    # An empty name ends the list of fields.
     _add_text(digest, "")
 
 
@@ -122,9 +122,9 @@ def _add_text(digest: hashlib.blake2b, text: str) -> None:
 
 
 def _add(digest: hashlib.blake2b, values: pa.Array) -> None:
-    """Values, whose number is known from what was added before."""
+    """Add values; the bytes before them give their number."""
     kind = values.type
-    # Readers name the parts of nested types in several ways.
+    # Readers name the parts of nested types differently.
     _add_text(digest, "struct" if pa.types.is_struct(kind) else "list" if pa.types.is_nested(kind) else str(kind))
     if values.null_count:
         digest.update(b"\x01" + np.packbits(values.is_valid().to_numpy(zero_copy_only=False)).tobytes())

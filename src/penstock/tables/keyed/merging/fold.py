@@ -1,7 +1,7 @@
-"""What the records of one key come to. Pure.
+"""Folds the records of a key into its row. Pure.
 
 Either the newest record is the row, or, with partial updates, each value is that of the newest record that has one. In
-both cases the order of the records decides alone: it does not matter in which batches they arrived.
+both cases only the order of the records matters, not the batches in which they arrived.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ PUTS = {"key": pl.Int64, "first": pl.Int64, "last": pl.Int64, "dead": pl.Int64, 
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """What keys come to, one after another."""
+    """The result for each key, in order."""
 
     rows: pa.Table
     alive: Mask
     """Whether a key has a row."""
     changed: Mask
-    """Whether it has another row than before, or none any more."""
+    """Whether its row changed or was deleted."""
     used: Places
     """The records that had an effect."""
 
@@ -35,8 +35,8 @@ class Combined:
 def fold(frame: pl.DataFrame) -> pl.DataFrame:
     """Fold records that are in the order of key and sequence to a row for each `key`.
 
-    It has one if it is `alive`: its last record does not delete. Then its values are of the records `first` to `last`.
-    `dead` is the last record that deletes the key, or -1.
+    A key is `alive` if its last record does not delete it. Its values come from the records `first` to `last`. `dead`
+    is the last record that deletes the key, or -1.
     """
     key, gone, place = (frame[name].to_numpy() for name in ("key", "gone", "place"))
     ends = last_of_key(key)
@@ -64,10 +64,10 @@ def newest_rows(records: pa.Table, puts: pl.DataFrame) -> Combined:
 def merged_rows(
     layout: Layout, records: pa.Table, puts: pl.DataFrame, base: pa.Table | None = None, *, ties_replace: bool = False
 ) -> Combined:
-    """Of each key and column the newest value after the last delete.
+    """The newest value of each key and column after the last delete.
 
-    `base` has the row of each key that is there. The order of its values is its own, but for those that `_sequences`
-    names: they are older. With `ties_replace` a record also replaces what has its very order.
+    `base` has the existing row of each key. Its values have the order of the row, except those that `_sequences`
+    names: they are older. With `ties_replace` a record also replaces values of the same order.
     """
     ranks = _Ranks.of(layout, records, records.slice(0, 0) if base is None else base)
     first, last, dead_at, inserts = (puts[name].to_numpy() for name in ("first", "last", "dead", "alive"))
@@ -103,7 +103,7 @@ def merged_rows(
 
 
 def _newest_values(column: pa.ChunkedArray, first: Places, last: Places) -> Places:
-    """Of each key the last of its records that has a value; -1 if none has."""
+    """The last record of each key that has a value; -1 if none has."""
     present = column.is_valid().to_numpy()
     newest: Places = np.maximum.accumulate(np.where(present, np.arange(len(column)), -1))
     at = newest[last] if len(last) else np.array([], np.int64)
@@ -112,16 +112,16 @@ def _newest_values(column: pa.ChunkedArray, first: Places, last: Places) -> Plac
 
 @dataclass(frozen=True, slots=True)
 class _Ranks:
-    """Orders as numbers from 1 on, the newer the greater; 0 is older than all."""
+    """Orders as numbers from 1 on, newer ones are greater; 0 is older than all."""
 
     records: Places
     base: Places
     older_rows: Places
-    """The rows of the base that have values with orders of their own, once for each."""
+    """For each value of the base with an order of its own, the number of its row."""
     older_names: pa.Array
     older: Places
     orders: pl.DataFrame
-    """By rank, less 1."""
+    """At index rank - 1."""
 
     @classmethod
     def of(cls, layout: Layout, records: pa.Table, base: pa.Table) -> _Ranks:
@@ -138,14 +138,14 @@ class _Ranks:
         return cls(of_records, of_base, rows, pc.struct_field(items, "column"), older, orders[first])
 
     def of_values(self, base: pa.Table, name: str) -> Places:
-        """The rank of each value in a column of the base; 0 where there is none."""
+        """The rank of each value in a column of the base; 0 for null."""
         ranks = self.base.copy()
         of_column = pc.equal(self.older_names, name).to_numpy(zero_copy_only=False)
         ranks[self.older_rows[of_column]] = self.older[of_column]
         return np.where(base.column(name).is_valid().to_numpy(), ranks, 0)
 
     def listed(self, older: list[tuple[str, Places, Places]], count: int, kind: pa.DataType) -> pa.Array:
-        """What `_sequences` says of rows: which columns have an older value, and its order."""
+        """The column `_sequences`: for each row the columns with an older value, and the order of the value."""
         columns_of, rows_of, ranks_of = zip(*older, strict=True)
         rows = np.concatenate(rows_of)
         names = np.repeat(np.array(columns_of, np.object_), [len(held) for held in rows_of])

@@ -1,8 +1,8 @@
-"""One bucket of a batch: its runs meet the rows that are there, and the last write wins.
+"""Merges the runs of a batch into one bucket: the last write wins.
 
-The runs are put in order first. Files that may hold one of their keys are asked for keys and sequences only; a file is
-written again if a row of it is replaced or deleted, each for itself, so that rows stay with those that came with them.
-New keys make chunks of their own. Everything is worked out on row numbers; the rows themselves are only taken, once.
+The runs are sorted first. Of files that may have one of their keys, only keys and sequences are read. A file is
+rewritten if one of its rows is replaced or deleted, each file by itself, so that rows written together stay together.
+New keys become new chunks. The merge computes row numbers; the rows themselves are copied once, at the end.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ class BucketPlan:
     bucket: int
     runs: tuple[RunPart, ...]
     files: tuple[ActiveFile, ...] = ()
-    """Those to merge with; an overwrite has none."""
+    """Files to merge with; an overwrite has none."""
     tombstones: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MergeFlow:
-    """The input of every task of a merge; it travels to the workers."""
+    """The input of every task of a merge; it is sent to the workers."""
 
     store: ChunkStore
     name: NewName
     tombstones_url: str
     ties_replace: bool = False
-    """Whether a row also replaces one of the same order: a file that is loaded again replaces its earlier rows."""
+    """Whether a row also replaces one of the same order: a reloaded file replaces its earlier rows."""
     now: float = 0.0
-    """When rows are deleted."""
+    """The `deleted_at` of tombstones."""
 
     @property
     def tombstones(self) -> ChunkStore:
@@ -74,29 +74,29 @@ class BucketReport(msgspec.Struct, frozen=True):
     """Records that lost to a newer one, by partition."""
     tombstones: tuple[StagedFile, ...] = ()
     unread: int = 0
-    """Rows that are in the table already, by the names of files alone."""
+    """Rows that the names of files show to be in the table already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """The rows of the runs: as they are, and what distinguishes them."""
+    """The rows of the runs, and their keys and orders."""
 
     rows: pa.Table
     """In the columns of the table's files."""
     frame: pl.DataFrame
-    """By key and order: parts of the key, order, `key` (a number for each key, ascending), `gone`, and `place`, the
+    """Sorted by key and order: parts of the key, order, `key` (an ascending number per key), `gone`, and `place`, the
     number of the row."""
     sources: tuple[PartitionKey, ...]
     source: Places
-    """Of each row the number of its source."""
+    """The index of the source of each row."""
 
 
-Met = list[tuple[str, pl.DataFrame]]
-"""The files of which rows may be replaced, each with the keys that are in it and the numbers of their rows (`old`)."""
+Matches = list[tuple[str, pl.DataFrame]]
+"""Files with rows that may be replaced, each with the keys that it has and the numbers of their rows (`old`)."""
 
 
 def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
-    """Merge the runs of a bucket into its files; what is written is staged and not yet committed."""
+    """Merge the runs of a bucket into its files; new files are staged, not committed."""
     incoming = read_incoming(flow.store, plan.runs)
     counted = np.bincount(incoming.source, minlength=len(incoming.sources))
     incoming, unread = _without_present(flow, plan, incoming)
@@ -104,8 +104,8 @@ def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
     if plan.tombstones:
         dead = pl.concat([read_tombstones(flow.tombstones, path) for path in plan.tombstones])
         incoming = _after_tombstones(flow, plan, dead, incoming)
-    incoming, met = _met(flow, plan, incoming)
-    files, removed, used = _written(flow, plan, incoming, met)
+    incoming, matches = _matched(flow, plan, incoming)
+    files, removed, used = _written(flow, plan, incoming, matches)
     kept = np.bincount(incoming.source[used], minlength=len(incoming.sources))
     dead_now = deleted_now(deletes, flow.store.layout, flow.now)
     tombstones = write_tombstones(flow.tombstones, plan.bucket, dead_now, flow.name)
@@ -119,7 +119,7 @@ def read_incoming(store: ChunkStore, runs: Sequence[RunPart]) -> Incoming:
     layout = store.layout
     sources = tuple(dict.fromkeys(part.source for part in runs))
     batches = [read_part(store.storage, part) for part in runs]
-    # The table may have got columns since the runs were written.
+    # Columns may have been added to the table since the runs were written.
     fitted = [fit_columns(batch.drop_columns(DELETE), store.schema) for batch in batches]
     rows = pa.Table.from_batches(fitted).combine_chunks()
     frame = key_frame(layout, rows).hstack(order_frame(layout, rows))
@@ -128,7 +128,7 @@ def read_incoming(store: ChunkStore, runs: Sequence[RunPart]) -> Incoming:
     # Rows of one load have the same order: those of a later file are the newer ones.
     places = in_order(keys, [*(frame[name] for name in order_columns(layout)), pl.Series(source)])
     if layout.merge:
-        # Values of several records make a row: those of one key have to be neighbours.
+        # Values of several records form a row: records of a key must be adjacent.
         rows, source = rows.take(pa.array(places)), source[places]
     gone = pl.Series("gone", pl.from_arrow(pa.chunked_array([batch.column(DELETE) for batch in batches])))
     ends = last_of_key(keys[places])
@@ -140,9 +140,9 @@ def read_incoming(store: ChunkStore, runs: Sequence[RunPart]) -> Incoming:
 
 
 def _without_present(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incoming, int]:
-    """Leave out whole chunks that are there already, by the names of files (RULES K4): nothing is read for them.
+    """Drop whole chunks that the table already has, by the names of files (RULES K4), without reading them.
 
-    Not where rows are deleted or replaced within the batch: then the chunks are not cut as they were.
+    Not if the batch deletes or replaces its own rows: then its chunks begin at other rows.
     """
     contents = {content for file in plan.files if (content := content_of(file.path)) is not None}
     frame = incoming.frame
@@ -162,8 +162,7 @@ def _without_present(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> t
 def _after_tombstones(flow: MergeFlow, plan: BucketPlan, dead: pl.DataFrame, incoming: Incoming) -> Incoming:
     """The rows that are not older than a delete of their key in an earlier batch.
 
-    A key that has a row in spite of that got it from an overwrite. For later loads the delete does not count any more,
-    only that row does.
+    A deleted key that has a row got it from an overwrite. Later loads compare with that row and ignore the delete.
     """
     layout = flow.store.layout
     orders = {name: f"{name}_dead" for name in order_columns(layout)}
@@ -177,15 +176,15 @@ def _after_tombstones(flow: MergeFlow, plan: BucketPlan, dead: pl.DataFrame, inc
     return replace(incoming, frame=frame.filter(alive).select(incoming.frame.columns))
 
 
-def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incoming, Met]:
-    """The rows that are newer than those that are there, and the files of which rows are replaced.
+def _matched(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incoming, Matches]:
+    """The rows that are newer than those of the table, and the files with rows to replace.
 
-    With partial updates an older row may have a value that the row there lacks: which ones count is seen later.
+    With partial updates an older row may have a value that the table's row lacks, so all are kept for the fold.
     """
     frame, merges = incoming.frame, flow.store.layout.merge
     stays = older(flow.store.layout, "_old") if flow.ties_replace else ~newer(flow.store.layout, "_old")
     last = frame.filter(last_of_key(frame["key"].to_numpy()))
-    met: Met = []
+    matches: Matches = []
     for file in plan.files:
         pairs = _old_rows(flow.store, file, last)
         if not merges and len(pairs):
@@ -193,18 +192,18 @@ def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incomin
             frame = frame.filter(~pl.col("key").is_in(lost.implode())) if len(lost) else frame
             pairs = pairs.filter(~stays)
         if len(pairs):
-            met.append((file.path, pairs.select("key", "old")))
-    return replace(incoming, frame=frame), met
+            matches.append((file.path, pairs.select("key", "old")))
+    return replace(incoming, frame=frame), matches
 
 
 def _old_rows(store: ChunkStore, file: ActiveFile, records: pl.DataFrame) -> pl.DataFrame:
-    """The rows of a file whose keys come, one record for each, in the order of keys: `old` is the number of the row.
+    """The rows of a file that have the key of a record, in the order of keys; `old` is the number of the row.
 
-    Next to it are `key` and the order of the record, and the order of the row with the suffix `_old`.
+    Further columns are `key` and the order of the record, and the order of the row with the suffix `_old`.
     """
     layout = store.layout
     coming = records.filter(_within(layout, file)).select("key", *layout.key_names, *order_columns(layout))
-    # Without a key that may be there the file is not read.
+    # A file that cannot have any of the keys is not read.
     rows = store.read(file.path, layout.columns) if len(coming) else store.schema.empty_table()
     there = key_frame(layout, rows).hstack(order_frame(layout, rows)).with_row_index("old")
     return coming.join(there, on=layout.key_names, suffix="_old", maintain_order="left")
@@ -221,9 +220,9 @@ def _within(layout: Layout, file: ActiveFile) -> pl.Expr:
 
 
 def _written(
-    flow: MergeFlow, plan: BucketPlan, incoming: Incoming, met: Met
+    flow: MergeFlow, plan: BucketPlan, incoming: Incoming, matches: Matches
 ) -> tuple[tuple[StagedFile, ...], tuple[str, ...], Places]:
-    """Write what changes: files whose rows are replaced, and new keys.
+    """Write changed files and new keys.
 
     Returns the files, those that they replace, and the records that had an effect.
     """
@@ -232,7 +231,7 @@ def _written(
     removed: list[str] = []
     used: list[Places] = []
     new = puts
-    for path, pairs in met:
+    for path, pairs in matches:
         new = new.join(pairs, on="key", how="anti", maintain_order="left")
         before = flow.store.read(path)
         rows, effective = _replaced(flow, incoming, puts.join(pairs, on="key", maintain_order="left"), before)
@@ -254,9 +253,9 @@ def _combined(flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, base: pa.
 
 
 def _replaced(flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, rows: pa.Table) -> tuple[pa.Table, Places]:
-    """The rows of a file, with others in the places (`old`) of those that the batch replaces; deleted ones are gone.
+    """The rows of a file, where the batch replaces or deletes those numbered `old`; and the records with an effect.
 
-    Without a change they are the same object. Also returns the records that had an effect.
+    Without a change the rows are the same object.
     """
     old = puts["old"].to_numpy()
     base = rows.take(pa.array(old)) if flow.store.layout.merge else None

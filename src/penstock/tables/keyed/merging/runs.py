@@ -1,7 +1,7 @@
-"""The rows of a task as sorted runs: what the merge reads, bucket by bucket.
+"""Writes the rows of a task as sorted runs, which the merge reads bucket by bucket.
 
-A run is an Arrow file with a batch for each bucket, under the name of a staged file: no commit names it, and vacuum
-deletes it once its slice is behind the position. The list of its buckets is reported in place of statistics.
+A run is an Arrow file with a batch for each bucket, named like a staged file: no commit names it, and vacuum deletes it
+once its slice is behind the position. The list of its buckets is reported in place of statistics.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from penstock.tables.keyed.merging.chunks import NewName
 from penstock.tables.keyed.merging.packing import in_order, last_of_key, packed
 
 RUN_BYTES_MAX = 192 * 1024 * 1024
-"""Of rows that wait in memory for a run (I6)."""
+"""Bytes of rows that wait in memory for a run (I6)."""
 TOMBSTONE_WITHOUT_KEY = "a record without a value: the key of its row is not known from its Kafka key alone"
 
 
@@ -47,9 +47,9 @@ class KeyedFlow(Flow):
 
     layout: Layout
     generations: dict[PartitionKey, tuple[tuple[int, int], ...]]
-    """By partition, from which offset on the log is in which generation (RULES K2)."""
+    """By partition, pairs of a first offset and its generation (RULES K2)."""
     tombstones_delete: bool = False
-    """Whether the key of a row is known from the record without its value."""
+    """Whether a record without a value gives the key of its row."""
 
     def decoder(self) -> Decoder:
         return decoder_for(self.decode, self.decoded, self.on, reserved=RESERVED)
@@ -98,7 +98,7 @@ class RunWriter:
         self._waiting.clear()
 
     def _spill(self) -> None:
-        """Sort what waits by bucket, key and order; of each key only the newest stays, unless updates are partial."""
+        """Sort waiting rows by bucket, key and order; drop all but the newest of a key, unless updates are partial."""
         if not self._waiting:
             return
         rows, layout = pa.Table.from_batches(self._waiting), self._layout

@@ -1,1 +1,1 @@
-"""What `verify` proves of a rollup."""
+"""Verifies a rollup."""

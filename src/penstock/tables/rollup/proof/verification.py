@@ -1,7 +1,7 @@
-"""What `verify` proves of a rollup: every record and every point is accounted for, and closed windows are right.
+"""Verifies a rollup: every record and every point is accounted for, and closed windows are right.
 
-Rows of partials have no offsets, so points are counted instead: what was read is in partials, or was removed after its
-windows were closed; and of each interval every point is in a closed window, in an open one, or counted as late.
+Rows of partials have no offsets, so points are counted: those that were read are in partials, or were removed after
+their windows were closed; and for each interval every point is in a closed window, in an open one, or counted as late.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Chosen = Callable[[pl.Series], pl.Series]
 def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> Proof:
     """Check both tables against themselves and against the log."""
     of_partials = partials_job(job)
-    # Windows first: what they hold was begun in partials before.
+    # Windows first: their closes were begun in partials before.
     windows = find_table(job.table.windows_place, job.name)
     facts = read_table(of_partials)
     if facts is None or windows is None:
@@ -79,7 +79,7 @@ def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> P
 
 
 def _check_points(inputs: Inputs) -> Iterator[Check]:
-    """Partials have the points that were counted, and so have the windows of each interval."""
+    """Check that partials, and the windows of each interval, have as many points as were counted."""
     facts, closes = inputs.facts, inputs.closes
     counted = sum(state.numbers.get("points", 0) for state in facts.states.values())
     removed = number_of(facts.table, POINTS_REMOVED)
@@ -110,7 +110,7 @@ def _check_points(inputs: Inputs) -> Iterator[Check]:
 def check_log_points(
     inputs: Inputs, subject: Subject, log: Log, bounds: Mapping[Partition, Bounds], depth: Depth
 ) -> Check:
-    """Compare the points that both still have; without `--all` of as many series as one pass over the log can hold."""
+    """Compare the points that log and partials still have; without `--all` only the series of one pass over the log."""
     facts, cleaned_ms = inputs.facts, inputs.closes.cleaned_ms
     if facts.pending or facts.replay_unfinished:
         unfinished = Unproven("the points of records that go into quarantine or out of it", "run the job")
@@ -119,7 +119,7 @@ def check_log_points(
     columns = read_schema(aggregates)
 
     def both(chosen: ValueBounds) -> pl.DataFrame:
-        """The windows of the log, with those of partials in columns `<name>_partials`, for series of some buckets."""
+        """Windows computed from the log, joined with those of partials (`<name>_partials`), of some buckets."""
         of_log, of_partials = (Merging(inputs.job.table.finest, aggregates) for _ in range(2))
         for rows in _points_of_log(inputs, log, bounds, quarantined):
             of_log.add(within(rows.select(columns.names), chosen))
@@ -136,7 +136,7 @@ def check_log_points(
     passes = bucket_ranges(sum(file.rows for file in inputs.files))
     if depth.values is not None and depth.values.records is not None:
         passes = [random.Random(depth.values.seed).choice(passes)]
-    # Where records were deleted, the log may have fewer points of a window, and else the same.
+    # If the log lost records, it may have fewer points of a window; otherwise it has the same.
     part = pl.col("count").fill_null(0) < pl.col("count_partials") if trimmed else pl.lit(False)
     different = pl.col("count").ne_missing(pl.col("count_partials")) | differs(aggregates)
     beyond = (pl.col("min") < pl.col("min_partials")) | (pl.col("max") > pl.col("max_partials"))
@@ -165,7 +165,7 @@ def check_log_points(
 def _points_of_log(
     inputs: Inputs, log: Log, bounds: Mapping[Partition, Bounds], quarantined: Mapping[Partition, list[int]]
 ) -> Iterator[pl.DataFrame]:
-    """The points of the records that are not in quarantine, whether they would be bad today or not."""
+    """The points of the records that are not in quarantine."""
     job = inputs.job
     for partition, retained in sorted(bounds.items()):
         state, decoder = inputs.facts.states[partition], PointsDecoder(job.decode, job.on)
@@ -178,17 +178,17 @@ def _points_of_log(
 
 
 def check_published(job: JobSpec[RollupSpec], spec: PublishSpec, windows: DeltaLog, open_log: OpenLog) -> Check:
-    """Compare closed windows with the topic: each row is there once, and nothing else of the job.
+    """Compare closed windows with the topic: it has each row once, and no other records of the job.
 
-    Rows are encoded once more and joined with the committed records on key and value, in passes over the series so
-    that memory is bounded. What is left of a series are earlier revisions of its rows, at most as many as the rows
-    state, or records of other writers.
+    Rows are encoded again and joined with the committed records on key and value, in passes over the series so that
+    memory is bounded. The other records of a series are earlier revisions of its rows, at most as many as the rows
+    state, or come from other writers.
     """
     published = {bucket: number_of(windows, PUBLISHED, bucket) for bucket in range(spec.buckets)}
     counts: Counter[str] = Counter()
     with closing(open_log(replace(job, log=spec.reading(job.log)))) as topic:
         bounds = topic.bounds(topic.partitions())
-        # After the end of the topic is known: its records are rows of this version, or earlier revisions of them.
+        # Refreshed after the end of the topic was read, so its records are rows of this version or earlier revisions.
         windows.refresh()
         records = sum(bound.end - bound.first for bound in bounds.values())
         most = max(records, sum(file.rows or 0 for file in windows.active_files()))
@@ -208,7 +208,7 @@ def check_published(job: JobSpec[RollupSpec], spec: PublishSpec, windows: DeltaL
     faults = {
         "published rows are not": counts["missing"] - lost,
         "rows are more than once": counts["twice"],
-        "records that are no revision of a row of their series are": counts["surplus"],
+        "records that are not a revision of a row of their series are": counts["surplus"],
     }
     unproven = {
         ("published rows: the topic no longer has all its records", "verify within its retention"): lost,
@@ -228,32 +228,32 @@ def check_published(job: JobSpec[RollupSpec], spec: PublishSpec, windows: DeltaL
 
 
 def _compared(rows: pl.DataFrame, records: pl.DataFrame) -> dict[str, int]:
-    """The numbers of rows and records by the outcome of their comparison."""
+    """Counts of rows and records by the result of their comparison."""
     both = rows.join(records.group_by("record").agg(times=pl.len()), on="record", how="left")
     missing = both.filter("due", pl.col("times").is_null())
-    # A series has at most as many earlier revisions of its own rows; fewer, if they were corrected before.
+    # An upper bound of a series' earlier revisions; those corrected before publishing are not in the topic.
     revisions = rows.group_by("series").agg(pl.col("revision").sum().cast(pl.Int64))
     old = missing.filter("old").group_by("series").agg(old=pl.len().cast(pl.Int64))
-    left = records.join(rows, on="record", how="anti").group_by("series").agg(left=pl.len().cast(pl.Int64))
-    left = left.join(revisions, on="series", how="left").join(old, on="series", how="left")
-    others = left.drop_nulls("revision").select("revision", left=pl.col("left") - pl.col("old").fill_null(0))
+    others = records.join(rows, on="record", how="anti").group_by("series").agg(others=pl.len().cast(pl.Int64))
+    others = others.join(revisions, on="series", how="left").join(old, on="series", how="left")
+    own = others.drop_nulls("revision").select("revision", others=pl.col("others") - pl.col("old").fill_null(0))
     return {
         "once": both.filter(pl.col("times") == 1).height,
         "twice": both.filter(pl.col("times") > 1).height,
         "missing": missing.filter(~pl.col("old")).height,
         "old": missing.filter("old").height,
-        "foreign": int(left.filter(pl.col("revision").is_null())["left"].sum()),
-        "surplus": int(others.select((pl.col("left") - pl.col("revision")).clip(0).sum()).item()),
-        "revisions": int(others.select(pl.min_horizontal("left", "revision").clip(0).sum()).item()),
+        "foreign": int(others.filter(pl.col("revision").is_null())["others"].sum()),
+        "surplus": int(own.select((pl.col("others") - pl.col("revision")).clip(0).sum()).item()),
+        "revisions": int(own.select(pl.min_horizontal("others", "revision").clip(0).sum()).item()),
     }
 
 
 def _published_rows(
     windows: DeltaLog, spec: PublishSpec, published: Mapping[int, int], chosen: Chosen
 ) -> Iterator[pl.DataFrame]:
-    """The rows of the table as their records would be now; `published`: by bucket, the last close that is published.
+    """The rows of the table, encoded as they would be now; `published`: the last published close by bucket.
 
-    `due`: they must be in the topic. `old`: a column may be younger than their record.
+    `due`: the topic must have the row. `old`: a column may have been added after its record.
     """
     yield pl.DataFrame(schema=_ROWS)
     for file in windows.active_files():

@@ -1,4 +1,4 @@
-"""Compares closed windows with the partials that are still there: each row once, well formed, with the right values.
+"""Compares closed windows with the retained partials: each row occurs once, well formed, with the right values.
 
 A row of close *n* has exactly the points of the partials with an epoch below *n* (RULES W2). Close *n* closes the
 windows of all intervals that end in `(until of close n - 1, until of close n]`, so the close of a row that was never
@@ -48,37 +48,37 @@ SUM_TOLERANCE = 1e-9
 ROWS_PER_PASS_MAX = 8_000_000
 _KEY = ["series", "window_start"]
 _NAME = ["series", "metric", "tags", "bucket"]
-"""What names the series of a row."""
+"""The columns that name the series of a row."""
 _PARTITIONED = ("interval", "day")
 """Columns that are not in the files."""
 
 
 def same_sum(one: pl.Expr, other: pl.Expr, added: pl.Expr) -> pl.Expr:
-    """Whether both can be sums of the same values; `added`: at most the sum of the values without their signs.
+    """Whether both can be sums of the same values; `added`: an upper bound of the sum of absolute values.
 
-    Two that are not finite count as the same: which of them is infinite or NaN depends on the order, too.
+    Two non-finite sums count as equal: whether a sum is infinite or NaN depends on the order of additions too.
     """
     return ((one - other).abs() <= SUM_TOLERANCE * added + SUM_TOLERANCE) | (~one.is_finite() & ~other.is_finite())
 
 
 def added_at_most() -> pl.Expr:
-    """The same of a window, by its columns: where values cancel out, the sum does not show their size."""
+    """`added` of a window, from its columns: where values cancel out, the sum does not show their size."""
     return pl.max_horizontal(pl.col("min").abs(), pl.col("max").abs()) * pl.col("count")
 
 
 def differs(aggregates: Aggregates) -> pl.Expr:
-    """Whether a row of as many points has another value than its columns `<name>_partials`."""
+    """Whether a row with the same number of points differs from its columns `<name>_partials`."""
     apart = ~same_sum(pl.col("sum"), pl.col("sum_partials"), added_at_most()).fill_null(False)
     for name in ("min", "max"):
         apart |= pl.col(name).ne_missing(pl.col(f"{name}_partials"))
     for name in ("first", "last") if aggregates.ends else ():
-        # Where one of both has no value, the job did not ask for it at the time.
+        # A missing value on one side means that the job did not compute it at the time.
         apart |= (pl.col(name) != pl.col(f"{name}_partials")).fill_null(False)
     return apart
 
 
 def bucket_ranges(rows: int) -> list[range]:
-    """The buckets in as many passes as keep memory bounded."""
+    """Ranges of buckets, one per pass, so that memory is bounded."""
     return cut(range(BUCKETS), -(-rows // ROWS_PER_PASS_MAX))
 
 
@@ -97,7 +97,7 @@ class Inputs:
 
 
 def check_windows(inputs: Inputs, points: int, still_open: Mapping[Window, int]) -> Check:
-    """Closed windows are unique and right, and no point of an interval is missing or counted twice."""
+    """Check that closed windows are unique and right, and that no point of an interval is missing or counted twice."""
     if inputs.closes.close != inputs.closes.closed:
         under_way = Unproven("the points of each interval: a close is under way", "verify again after it")
         return Check("windows", "not checked: a close is under way", False, unproven=[under_way])
@@ -106,7 +106,9 @@ def check_windows(inputs: Inputs, points: int, still_open: Mapping[Window, int])
     counts, faults, unproven = windows.counts, windows.faults, []
     updated = numbers.get(number_key(name, UPDATED), 0)
     if counts["revisions"] != updated:
-        faults.append(f"late points changed {updated} windows, the revisions of windows come to {counts['revisions']}")
+        faults.append(
+            f"late points changed {updated} windows, the revisions of windows add up to {counts['revisions']}"
+        )
     for window in inputs.job.table.windows:
         closed, late = windows.points[window.name], numbers.get(number_key(name, LATE, window.name), 0)
         surplus = closed + late + still_open[window] - points
@@ -118,7 +120,7 @@ def check_windows(inputs: Inputs, points: int, still_open: Mapping[Window, int])
                 f"{window.name}: {closed} points in closed windows, {still_open[window]} in open ones and {late} late, "
                 f"{points} counted"
             )
-    # What the job removed or forgot as designed is counted, and proves nothing.
+    # Partials and closes that the job removed as designed are counted as unproven.
     removed, unknown = counts["without_partials"], counts["unknown_closes"]
     warnings = [f"{removed} windows: partials removed as designed, values not compared"] if removed else []
     if unknown:
@@ -140,7 +142,7 @@ class ClosedWindows:
     def __init__(self, inputs: Inputs) -> None:
         self._inputs = inputs
         self.counts: Counter[str] = Counter()
-        """Of rows, and of revisions."""
+        """Counts of rows and of revisions."""
         self.points: Counter[str] = Counter()
         """By interval."""
         self.faults: list[str] = []
@@ -179,7 +181,7 @@ class ClosedWindows:
             self.faults.append(f"{what}, its files have {read} in their buckets and time")
 
     def _closed(self, files: Sequence[ActiveFile], chosen: ValueBounds) -> pl.DataFrame:
-        """Rows of closed windows, with their tags as the text that is in the name of their series."""
+        """Rows of closed windows, with their tags as the text in the name of their series."""
         columns = without(windows_schema(self._inputs.aggregates), _PARTITIONED)
         frames = [pl.DataFrame(columns.empty_table()).with_columns(pl.lit("").alias("tags"))]
         for file in files:
@@ -201,7 +203,7 @@ class ClosedWindows:
         return by_epoch.with_columns(series_text()).collect()
 
     def _check_rows(self, closed: pl.DataFrame, window: Window, day: str) -> None:
-        """What rows show without their points."""
+        """Faults that rows show without their points."""
         self.counts["rows"] += closed.height
         self.counts["revisions"] += int(closed["revision"].sum())
         self.counts["unknown_closes"] += closed["due"].null_count()
@@ -216,8 +218,8 @@ class ClosedWindows:
         other = pl.col("series").ne_missing(series_text()) | pl.col("bucket").ne_missing(buckets)
         for wrong, what in (
             (closed.filter(~well_formed.fill_null(False)), "are malformed"),
-            (closed.filter(closed.select(_KEY).is_duplicated()), "are there more than once"),
-            (closed.filter(~has_due_close()), "are not of their close"),
+            (closed.filter(closed.select(_KEY).is_duplicated()), "occur more than once"),
+            (closed.filter(~has_due_close()), "have a close that does not match their end"),
             (out_of_order(closed), "are closed before earlier ones, or by another close than those that end with them"),
             (named.filter(other), "have a series or a bucket that is not that of their metric and tags"),
         ):
@@ -233,7 +235,7 @@ class ClosedWindows:
         return fit
 
     def _compare(self, closed: pl.DataFrame, partials: pl.DataFrame, window: Window) -> None:
-        """Where partials may have been removed, they prove nothing."""
+        """Windows whose partials may have been removed are not compared."""
         kept = pl.col("window_start").to_physical() >= self._inputs.closes.cleaned_ms * 1000
         self.counts["without_partials"] += closed.filter(~kept).height
         closed, partials = closed.filter(kept), partials.filter(kept)
@@ -259,18 +261,18 @@ class ClosedWindows:
 
 
 def closes_frame(untils_ms: Mapping[int, int]) -> pl.DataFrame:
-    """The closes as `due`, each with the event time `(before_us, until_us]` that it closed, as far as it is known."""
-    known = sorted({0: LEAST_MS, **untils_ms}.items())
+    """The closes as `due`, each with the event time `(before_us, until_us]` that it closed, if known."""
+    closes = sorted({0: LEAST_MS, **untils_ms}.items())
     rows = [
         (close, before * 1000, until * 1000)
-        for (last, before), (close, until) in pairwise(known)
+        for (last, before), (close, until) in pairwise(closes)
         if close == last + 1 and before < until
     ]
     return pl.DataFrame(rows, dict.fromkeys(("due", "before_us", "until_us"), pl.Int64), orient="row")
 
 
 def with_due_close(rows: pl.DataFrame, window: Window, closes: pl.DataFrame) -> pl.DataFrame:
-    """The rows with `due`, the close that their window ends in the time of; null where that is not known."""
+    """The rows with `due`, the close whose event time contains the end of their window; null if unknown."""
     end = (pl.col("window_start").to_physical() + window.millis * 1000).alias("end")
     ends = rows.with_columns(end).sort("end")
     dated = ends.join_asof(closes, left_on="end", right_on="until_us", strategy="forward")
@@ -279,13 +281,13 @@ def with_due_close(rows: pl.DataFrame, window: Window, closes: pl.DataFrame) -> 
 
 
 def has_due_close() -> pl.Expr:
-    """Whether a row has the close that is due, or a later one if late points corrected it; null if it is not known."""
+    """Whether a row has the close that is due, or a later one if late points corrected it; null if unknown."""
     close, due = pl.col("close"), pl.col("due")
     return pl.when(pl.col("revision") > 0).then(close > due).otherwise(close == due)
 
 
 def out_of_order(closed: pl.DataFrame) -> pl.DataFrame:
-    """Rows that were never corrected, and whose close is not the one of their end or lower than those before."""
+    """Rows without corrections whose close does not belong to their end, or is lower than that of earlier rows."""
     ends = closed.filter(pl.col("revision") == 0).select("window_end", "close").unique().sort("window_end", "close")
     wrong = ends.filter(pl.col("window_end").is_duplicated() | (pl.col("close") < pl.col("close").shift()))
     return closed.join(wrong, on=["window_end", "close"], how="semi")
