@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
 from penstock.errors import InvariantError, UserError
-from penstock.flow.write.manifest import Counts, Marks
+from penstock.flow.write.manifest import Counts, EpochMarks
 from penstock.job.reader import SpecReader
 from penstock.job.rows import complete_rows
 from penstock.job.sections import KindSection
@@ -67,7 +67,7 @@ class ToySection(KindSection[ToySpec]):
 class ToyStaged:
     rows: Mapping[Partition, list[Row]]
     staged_at: float
-    marks: Marks = field(default_factory=dict)
+    marks: EpochMarks = field(default_factory=dict)
 
 
 class ToyTable:

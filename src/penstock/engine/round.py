@@ -19,7 +19,7 @@ from penstock.engine.ownership import LogBounds, Starter, Tokens
 from penstock.engine.pulse import with_signs
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import FencedError, InvariantError, PenstockError, TransientError
-from penstock.flow.write.manifest import Marks
+from penstock.flow.write.manifest import EpochMarks
 from penstock.job.spark import refuse_unshared
 from penstock.job.spec import JobSpec
 from penstock.lake.proposal import Outcome, Refusal
@@ -298,7 +298,7 @@ class Rounds(Generic[S]):
         positions = {partition: state.of(partition).position or 0 for partition in tokens}
         self.claims.progress(positions, {place: max(0, bounds[place].end - positions[place]) for place in tokens})
 
-    def _check_log(self, batch: Batch, read: Marks) -> None:
+    def _check_log(self, batch: Batch, read: EpochMarks) -> None:
         """Before the commit, check that the log is still the one that the table and the batch were read from."""
         ids = self.log.topic_ids({piece.partition.topic for piece in batch.slices})
         state = self.table.state([piece.partition for piece in batch.slices])

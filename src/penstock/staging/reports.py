@@ -10,7 +10,7 @@ import pyarrow as pa
 from penstock.errors import InvariantError
 from penstock.flow.columns.seen_types import NewFields, from_json, merged
 from penstock.flow.stage import TaskFlow
-from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile, gathered_marks
+from penstock.flow.write.manifest import Counts, EpochMarks, PartitionKey, Reason, StagedFile, merged_epoch_marks
 from penstock.flow.write.quarantine import merged_reasons
 from penstock.flow.write.report import UNROUTED, Share, TaskReport
 from penstock.logs.log import EpochMark, Partition, Slice
@@ -26,7 +26,7 @@ class Gathered:
     first_error: str
     reasons: tuple[Reason, ...]
     """Why records were quarantined, the most frequent first."""
-    marks: Marks
+    marks: EpochMarks
 
     @property
     def total(self) -> Counts:
@@ -58,7 +58,7 @@ def gather(reports: Sequence[TaskReport]) -> Gathered:
         shares=shares,
         first_error=next((report.first_error for report in reports if report.first_error), ""),
         reasons=merged_reasons(reason for report in reports for reason in report.reasons),
-        marks=gathered_marks(report.marks for report in reports),
+        marks=merged_epoch_marks(report.marks for report in reports),
     )
 
 
@@ -80,7 +80,7 @@ class Written:
     schema: pa.Schema
 
     @property
-    def marks(self) -> Marks:
+    def marks(self) -> EpochMarks:
         return self.gathered.marks
 
     @property

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
 from penstock.errors import UserError
-from penstock.flow.write.manifest import Counts, Marks
+from penstock.flow.write.manifest import Counts, EpochMarks
 from penstock.job.sections import AnyKindSection
 from penstock.job.spec import JobSpec
 from penstock.lake.compaction import EVERYTHING, CompactionLimits, Progress
@@ -62,7 +62,7 @@ class Staged(Protocol):
     """What the write step passes to the commit."""
 
     @property
-    def marks(self) -> Marks:
+    def marks(self) -> EpochMarks:
         """The last records that were read, with the epochs of their leaders."""
 
     @property
@@ -186,9 +186,9 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """What was restored: nothing if there are doubts."""
+    """What was restored: nothing if there are problems."""
 
-    doubts: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
     types: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Types whose logs were restored, with files and rows."""
     positions: Mapping[str, int] = field(default_factory=dict)
@@ -197,7 +197,7 @@ class RebuildReport:
 
     @property
     def ok(self) -> bool:
-        return not self.doubts
+        return not self.problems
 
     def as_json(self) -> dict[str, Any]:
         return {"ok": self.ok, **asdict(self)}
@@ -208,8 +208,8 @@ class RebuildReport:
         for partition, position in self.positions.items():
             yield f"{partition}: position {position}"
         yield from self.notes
-        yield from (f"doubt: {doubt}" for doubt in self.doubts)
-        if self.doubts:
+        yield from (f"problem: {problem}" for problem in self.problems)
+        if self.problems:
             yield "nothing was changed"
 
 

@@ -43,7 +43,7 @@ OBEYING_MODES = (sys.executable, "-c", _OBEYING_MODES)
 
 
 @pytest.fixture
-def nobody_listens() -> str:
+def unused_address() -> str:
     """An address at which nothing answers."""
     broker = new_broker()
     return broker.address
@@ -61,9 +61,9 @@ def test_a_wrong_topic_name_is_reported_with_the_closest_match(
 
 
 def test_an_unreachable_broker_is_retried_within_a_bound(
-    tmp_path: Path, nobody_listens: str, spark: SparkSession
+    tmp_path: Path, unused_address: str, spark: SparkSession
 ) -> None:
-    job = load_job(numbered_job(tmp_path, nobody_listens, "any"))
+    job = load_job(numbered_job(tmp_path, unused_address, "any"))
 
     def impatient() -> Rounds[Any]:
         return open_rounds(job, spark, open_log=lambda job: KafkaLog(kafka_of(job), call_seconds_max=0.5))
@@ -72,14 +72,14 @@ def test_an_unreachable_broker_is_retried_within_a_bound(
     with pytest.raises(TransientError) as raised:
         Loop(impatient, once=True, stop=threading.Event(), retries=Retries(2), listener=recorder).run()
     assert [name for name, _ in recorder.events] == ["retrying", "retrying"]
-    assert nobody_listens in raised.value.primary
+    assert unused_address in raised.value.primary
     assert "Connection refused" in raised.value.detail
     assert not (tmp_path / "table").exists(), "nothing is made for a log that cannot be read"
 
 
-def test_an_export_makes_nothing_for_a_log_that_cannot_be_read(export: ExportPipe, nobody_listens: str) -> None:
+def test_an_export_makes_nothing_for_a_log_that_cannot_be_read(export: ExportPipe, unused_address: str) -> None:
     export.describe("any")
-    export.path.write_text(export.path.read_text().replace(export.bootstrap, nobody_listens))
+    export.path.write_text(export.path.read_text().replace(export.bootstrap, unused_address))
     with pytest.raises(TransientError):
         open_rounds(export.job, export.spark, open_log=lambda job: KafkaLog(kafka_of(job), call_seconds_max=0.5))
     assert [item.name for item in export.folder.iterdir()] == [export.path.name]
@@ -96,12 +96,12 @@ def test_a_table_path_below_a_file_is_the_users_error(
 
 
 def test_jobs_of_one_process_fail_independently_and_continue_once_fixed(
-    tmp_path: Path, bootstrap: str, nobody_listens: str, topic: Topics, produce: Produce, spark: SparkSession
+    tmp_path: Path, bootstrap: str, unused_address: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
     """One has no broker; one may not create its table; one may not write into the table that it has."""
     name = topic(2)
     places = produce(name, numbered(range(100)))
-    away = job_file(tmp_path / "away", nobody_listens, "any", retries=0)
+    away = job_file(tmp_path / "away", unused_address, "any", retries=0)
     closed = job_file(tmp_path / "closed", bootstrap, name)
     sealed = job_file(tmp_path / "sealed", bootstrap, name)
     (sealed.parent / "table" / "_delta_log").mkdir(parents=True)
@@ -112,7 +112,7 @@ def test_jobs_of_one_process_fail_independently_and_continue_once_fixed(
         # Of the first job that failed.
         assert process.exit_code() == TransientError.exit_code
         failed = {item["job"]: item for item in process.rest() if item["event"] == "job failed"}
-        assert f"Kafka at {nobody_listens} does not answer" in process.errors
+        assert f"Kafka at {unused_address} does not answer" in process.errors
         assert "hint: check that the broker is up" in process.errors
         assert 'File "' not in process.errors.rpartition("Kafka at")[2]
     assert {name: event["error"] for name, event in failed.items()} == {

@@ -12,7 +12,7 @@ from penstock.logs.log import EpochMark
 
 PartitionKey = tuple[str, int]
 """(topic, partition number): inside a batch a topic has one id, so only the driver needs the topic id."""
-Marks = Mapping[PartitionKey, tuple[EpochMark, ...]]
+EpochMarks = Mapping[PartitionKey, tuple[EpochMark, ...]]
 """Per partition the last records of the pieces that were read."""
 Ranges = tuple[tuple[int, int], ...]
 """A set of offsets: ascending `[start, end)` pairs that neither overlap nor touch."""
@@ -65,7 +65,7 @@ class Reason:
         return Reason(self.kind, self.count + other.count, self.example)
 
 
-def gathered_marks(several: Iterable[Marks]) -> dict[PartitionKey, tuple[EpochMark, ...]]:
+def merged_epoch_marks(several: Iterable[EpochMarks]) -> dict[PartitionKey, tuple[EpochMark, ...]]:
     """The marks of several pieces or tasks by partition."""
     gathered: dict[PartitionKey, tuple[EpochMark, ...]] = {}
     for marks in several:

@@ -12,7 +12,16 @@ import pyarrow as pa
 
 from penstock.errors import UserError
 from penstock.flow.columns.seen_types import from_json, merged, to_json
-from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Ranges, Reason, StagedFile, offsets_of, ranges_of
+from penstock.flow.write.manifest import (
+    Counts,
+    EpochMarks,
+    PartitionKey,
+    Ranges,
+    Reason,
+    StagedFile,
+    offsets_of,
+    ranges_of,
+)
 
 UNROUTED = ""
 """Stands for the records that belong to no type: all of a job without types; else tombstones and unknown types that are
@@ -74,7 +83,7 @@ class TaskReport:
     first_error: str = ""
     reasons: tuple[Reason, ...] = ()
     """Why records were quarantined; a bounded number of kinds."""
-    marks: Marks = field(default_factory=dict)
+    marks: EpochMarks = field(default_factory=dict)
     refused: Mapping[PartitionKey, Mapping[int, str]] = field(default_factory=dict)
     """Records found bad after their bytes were dropped, with the reason; the batch runs again without them."""
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from penstock.flow.columns.seen_types import NewFields, to_json
 from penstock.flow.rows import BadRows
 from penstock.flow.stage import TaskFlow
-from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, gathered_marks
+from penstock.flow.write.manifest import Counts, EpochMarks, PartitionKey, Reason, merged_epoch_marks
 from penstock.flow.write.quarantine import error_text, merged_reasons, quarantine_rows, reasons_of
 from penstock.flow.write.report import Share, TaskReport
 from penstock.logs.log import EpochMark
@@ -36,7 +36,7 @@ class Tallies:
         self._shares: defaultdict[TypeKey, Share] = defaultdict(Share)
         self._first_error = ""
         self._reasons: tuple[Reason, ...] = ()
-        self._marks: list[Marks] = []
+        self._marks: list[EpochMarks] = []
 
     def add(self, type_key: TypeKey, share: Share) -> None:
         self._shares[type_key] += share
@@ -77,4 +77,4 @@ class Tallies:
             reason = failed.get(type_key)
             share = counted + staged.get(type_key, Share()) if reason is None else counted.as_failed(reason)
             shares.setdefault(type_key.partition, {})[type_key.type] = share
-        return TaskReport(shares, self._first_error, self._reasons, gathered_marks(self._marks), refused or {})
+        return TaskReport(shares, self._first_error, self._reasons, merged_epoch_marks(self._marks), refused or {})

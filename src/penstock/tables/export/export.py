@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from penstock.environment import new_batch_id
 from penstock.errors import PenstockError, TransientError
-from penstock.flow.write.manifest import Counts, Marks
+from penstock.flow.write.manifest import Counts, EpochMarks
 from penstock.flow.write.report import Share
 from penstock.job.spec import GapPolicy
 from penstock.lake.proposal import FencePart, Outcome, Proposal
@@ -66,7 +66,7 @@ class WrittenShares:
     staged_at: float
 
     @property
-    def marks(self) -> Marks:
+    def marks(self) -> EpochMarks:
         return self.gathered.marks
 
 

@@ -174,7 +174,7 @@ def problems(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None)
     report = rebuilt(root, bounds)
     assert not report.ok and contents(root.lake) == before
     assert list(report.lines())[-1] == "nothing was changed"
-    return list(report.doubts)
+    return list(report.problems)
 
 
 def compact(root: ExportRoot, all_days: bool = True) -> None:
@@ -272,7 +272,7 @@ def test_a_rebuild_killed_at_any_commit_can_be_repeated(tmp_path: Path, lose: Lo
                 reopened(export.root)
         report = rebuilt(export.root)
         if not report.ok:
-            assert all("away to restore all logs" in problem for problem in report.doubts)
+            assert all("away to restore all logs" in problem for problem in report.problems)
             shutil.rmtree(export.root.lake / "_penstock" / "shop" / "types")
             report = rebuilt(export.root)
         assert report.positions["shop/1"] == 30
@@ -467,7 +467,7 @@ def test_each_record_is_there_once_after_any_history_before_the_loss(tmp_path: P
         return
     (chance.choice([lose_all, lose_job_log, lose_types]) if plain else lose_all)(export.root)
     report = rebuilt(export.root)
-    if report.doubts and all("a part of the slice left no file" in problem for problem in report.doubts):
+    if report.problems and all("a part of the slice left no file" in problem for problem in report.problems):
         return
     assert report.ok, list(report.lines())
     export.root.table = reopened(export.root)
