@@ -48,8 +48,7 @@ class RollupKind(SingleKind):
         return metric_changes
 
     def summary(self, job: JobSpec) -> str:
-        windows = ", ".join(window.name for window in job_of(job, RollupSpec).table.windows)
-        return f"{self.name} ({windows})"
+        return f"{self.name} ({', '.join(window.name for window in job_of(job, RollupSpec).table.windows)})"
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> RollupWriter:
         rollup = job_of(job, RollupSpec)
