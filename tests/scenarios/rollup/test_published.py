@@ -148,4 +148,4 @@ def test_records_of_before_a_column_was_added_are_not_proven(rollup: Rollup) -> 
 def test_a_job_that_does_not_publish_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         verify(Rollup(tmp_path).job, published=True)
-    assert "leave it out" in (refused.value.hint or "")
+    assert "remove it" in (refused.value.hint or "")
