@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3 python; do \
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 JAVA_MAJOR_MIN := 17
 RECORDS ?= 1000000
-TRIES ?= 10
+TRIES ?= 20
 SEEDS ?= 2000
 CHAOS_SECONDS ?= 600
 # Eight files at a time: most tests wait for Kafka or Spark. They share a broker, and each has Sparks of its own
@@ -83,7 +83,7 @@ hdfs: setup ## the contracts of storage and of export commits, on a real HDFS (9
 	$(BIN)/python -m penstock.spark.jars hdfs
 	$(BIN)/pytest -m hdfs tests/contract tests/integration/export/test_export_hdfs.py
 
-soak: setup ## 2 million events, a random walk of kills and losses (PENSTOCK_SEED=11), random tests ten times as often (TRIES=10)
+soak: setup ## 2 million events, a random walk of kills and losses (PENSTOCK_SEED=11), random tests 20 times as often (TRIES=20)
 	$(BIN)/pytest tests/soak -q --timeout 3000 --ignore tests/soak/test_claims_chaos.py
 	PENSTOCK_TRIES=$(TRIES) $(BIN)/pytest $(TESTS_AT_ONCE) -q --timeout 3000 tests/fault/test_wal_kill.py tests/scenarios tests/unit
 

@@ -1,4 +1,4 @@
-"""How often tests with random input try: in `make test` their own number, in `make soak` ten times that."""
+"""How often tests with random input try: in `make test` their own number, in `make soak` 20 times that."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from penstock.tables.keyed.merging.merge import BucketPlan, MergeFlow, merge_buc
 from penstock.tables.keyed.merging.runs import RunWriter, parts_by_bucket
 from tests.support.tries import tries
 
-STREAMS = 50
+STREAMS = 15
 """Of each of the four layouts."""
 COLUMNS = [("key", pa.int64()), ("seq", pa.int64()), ("a", pa.int64()), ("b", pa.string()), ("c", pa.list_(pa.int64()))]
 NAMES = ("a", "b", "c")
