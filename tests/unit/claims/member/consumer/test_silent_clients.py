@@ -40,7 +40,7 @@ class Listening:
             self.now += 0.1
             self.session.check_read_back(self.participant)
 
-    def hears_itself(self) -> None:
+    def reads_itself(self) -> None:
         outbox = self.participant.outbox
         joining = outbox.record_of(JoiningGroup, if_last=None, heartbeat_seconds=INTERVAL, wants=())
         self.participant.read(0, joining, self.now, self.now)
@@ -60,7 +60,7 @@ def test_a_member_replaces_its_clients_if_nothing_that_it_wrote_comes_back() -> 
 def test_a_member_that_reads_its_own_records_continues() -> None:
     member = Listening()
     member.turns(UNREAD_INTERVALS_MAX * INTERVAL - 0.5)
-    member.hears_itself()
+    member.reads_itself()
     member.turns(UNREAD_INTERVALS_MAX * INTERVAL - 0.5)
     assert member.replaced == 0
 
