@@ -73,7 +73,7 @@ def test_a_loop_that_hangs_before_its_commit_loses_its_partitions_and_is_fenced_
     loop = Loop(rounds, True, threading.Event(), Retries(10), recorder, claims.working)
     places = produce(name, numbered(range(300)))
     thread = threading.Thread(target=loop.run, daemon=True)
-    with Pulse(progress, claims.working, look_seconds=0.5):
+    with Pulse(progress, claims.working, check_seconds=0.5):
         thread.start()
         assert hangs.wait(ALL_SECONDS_MAX)
         assert run_in_process(other, spark).named("claim won")

@@ -92,10 +92,10 @@ def test_a_consumer_that_passes_over_an_aborted_transaction_is_not_stuck() -> No
     stream = Stream(Acks(Partition("topic", "id", 0), 1, 0, 10), log_end=1000)
     for fetched_to in (100, 200, 300):
         stream.unanswered_seconds = UNANSWERED_SECONDS_MAX + 1
-        stream.hear_progress(fetched_to)
+        stream.note_progress(fetched_to)
         assert not stream.stuck()
     stream.unanswered_seconds = UNANSWERED_SECONDS_MAX + 1
-    stream.hear_progress(300)
+    stream.note_progress(300)
     assert stream.stuck(), "its position is the same as before"
 
 
