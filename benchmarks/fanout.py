@@ -24,9 +24,10 @@ _SPARK_TYPES = {"string": "STRING", "int": "INT", "long": "BIGINT", "double": "D
 def bench_fanout(records: int, types: int, rounds: int, report: Report) -> BenchResult:
     """Both sides export the same events."""
     report(f"producing {records:,} events of {types} types")
-    ours, theirs, look = partial(penstock, types), partial(baseline, types), partial(_look, records, types)
+    ours, theirs = partial(penstock, types), partial(baseline, types)
+    read_result = partial(_read_result, records, types)
     spark = SparkSpec(conf=DELTA_SETTINGS)
-    compared = sides.Comparison("fanout", records, ours, theirs, BASELINE_NAME, spark, look)
+    compared = sides.Comparison("fanout", records, ours, theirs, BASELINE_NAME, spark, read_result)
     return sides.compare_sides(compared, sides.in_turn(events(records, types)), rounds, report, types=types)
 
 
@@ -57,7 +58,7 @@ def baseline(types: int, spark: SparkSession, bootstrap: str, folder: Path) -> N
     sides.run_to_end(typed.writeStream.foreachBatch(write_types), folder)
 
 
-def _look(records: int, types: int, spark: SparkSession, side: str, folder: Path) -> dict[str, Any]:
+def _read_result(records: int, types: int, spark: SparkSession, side: str, folder: Path) -> dict[str, Any]:
     rows = sum(spark.read.parquet(str(folder / "root" / name)).count() for name in type_names(types))
     sides.check_rows(side, rows, records)
     return {}

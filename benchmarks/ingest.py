@@ -29,8 +29,10 @@ def bench_ingest(records: int, rounds: int, report: Report, bad_share: float = 0
     """
     sample = Sample(records, bad_every=round(1 / bad_share) if bad_share else 0)
     report(f"producing {records:,} records")
-    spark, look = SparkSpec(conf=DELTA_SETTINGS), partial(_look, sample)
-    compared = sides.Comparison("ingest", records, penstock, baseline, BASELINE_NAME, spark, look, same_spark=True)
+    spark, read_result = SparkSpec(conf=DELTA_SETTINGS), partial(_read_result, sample)
+    compared = sides.Comparison(
+        "ingest", records, penstock, baseline, BASELINE_NAME, spark, read_result, same_spark=True
+    )
     return sides.compare_sides(
         compared, sides.in_turn(web_requests(sample)), rounds, report, bad_records=sample.bad_records
     )
@@ -58,7 +60,7 @@ def baseline(spark: SparkSession, bootstrap: str, folder: Path) -> None:
     sides.run_to_end(rows.writeStream.format("delta").partitionBy("date"), folder, folder / "table")
 
 
-def _look(sample: Sample, spark: SparkSession, side: str, folder: Path) -> dict[str, Any]:
+def _read_result(sample: Sample, spark: SparkSession, side: str, folder: Path) -> dict[str, Any]:
     rows = spark.read.format("delta").load(str(folder / "table")).count()
     sides.check_rows(side, rows, sample.records - (sample.bad_records if side == "penstock" else 0))
     return {}

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 Report = Callable[[str], None]
-_LOOK_SECONDS = 0.1
+_CHECK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class PeakMemory:
     def _watch(self) -> None:
         while True:
             self.peak_bytes = max(self.peak_bytes, resident_bytes())
-            if self._over.wait(_LOOK_SECONDS):
+            if self._over.wait(_CHECK_SECONDS):
                 return
 
 

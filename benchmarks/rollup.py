@@ -52,8 +52,8 @@ def bench_rollup(records: int, series: int, rounds: int, report: Report) -> Benc
         produce_values(bootstrap, sides.TOPIC, end_markers(sample, sides.PARTITIONS), sides.PARTITIONS)
 
     report(f"producing {records:,} records of {sample.series:,} series")
-    look = partial(_look, sample.points)
-    compared = sides.Comparison("rollup", records, penstock, baseline, BASELINE_NAME, BASELINE_SPARK, look)
+    read_result = partial(_read_result, sample.points)
+    compared = sides.Comparison("rollup", records, penstock, baseline, BASELINE_NAME, BASELINE_SPARK, read_result)
     result = sides.compare_sides(compared, fill, rounds, report, series=sample.series)
     speeds = {
         "records_per_s": round(records / result.penstock.wall_s),
@@ -89,7 +89,7 @@ def outcome(table: Path) -> dict[str, Any]:
     return {"windows": windows, "window_points": points, "digest": digest.hexdigest()}
 
 
-def _look(points: int, spark: SparkSession, side: str, folder: Path) -> dict[str, Any]:
+def _read_result(points: int, spark: SparkSession, side: str, folder: Path) -> dict[str, Any]:
     result = outcome(folder / _TABLE)
     # Every point is in one window of each length.
     if result["window_points"] != points * len(WINDOWS):

@@ -50,7 +50,7 @@ Fill = Callable[[str], None]
 """Sends all records to `TOPIC`, at a bootstrap."""
 Way = Callable[[SparkSession, str, Path], None]
 """Carries all records of `TOPIC`, at a bootstrap, into an empty folder."""
-Look = Callable[[SparkSession, str, Path], Mapping[str, Any]]
+ReadResult = Callable[[SparkSession, str, Path], Mapping[str, Any]]
 """What a side, by its name, has left in its folder; ends the process unless that is everything, once.
 
 An `outcome` must be the same of all runs; of `further` numbers of ours the medians count.
@@ -67,7 +67,7 @@ class Comparison:
     baseline: Way
     baseline_name: str
     baseline_spark: SparkSpec
-    look: Look
+    read_result: ReadResult
     same_spark: bool = False
     """Ours has the session of the baseline too, instead of one as `penstock run` has it for a job without `sql:`."""
 
@@ -138,7 +138,7 @@ def measure_side(of: Comparison, side: str, bootstrap: str, folder: Path) -> dic
         meter = Meter()
         run(spark, bootstrap, measured)
         spent = meter.spent()
-    result = of.look(spark, side, measured)
+    result = of.read_result(spark, side, measured)
     spark.stop()
     return {**asdict(spent), "memory_bytes": memory.peak_bytes, **result}
 

@@ -36,8 +36,8 @@ def bench_keyed(rows: int, update_share: float, batch: int, rounds: int, report:
     """Both sides bring the same records into a table with one row for each key."""
     sample = Measurements(rows, update_share)
     report(f"producing {rows:,} records, {update_share:.0%} of them updates")
-    ours, theirs, look = partial(penstock, batch), partial(baseline, batch), partial(_look, sample.rows)
-    compared = sides.Comparison("keyed", rows, ours, theirs, BASELINE_NAME, BASELINE_SPARK, look)
+    ours, theirs, read_result = partial(penstock, batch), partial(baseline, batch), partial(_read_result, sample.rows)
+    compared = sides.Comparison("keyed", rows, ours, theirs, BASELINE_NAME, BASELINE_SPARK, read_result)
     result = sides.compare_sides(
         compared, sides.in_turn(sample.values()), rounds, report, update_share=update_share, batch=batch
     )
@@ -86,7 +86,7 @@ def baseline(batch: int, spark: SparkSession, bootstrap: str, folder: Path) -> N
     sides.run_to_end(rows.writeStream.foreachBatch(merge), folder)
 
 
-def _look(rows_expected: int, spark: SparkSession, side: str, folder: Path) -> dict[str, Any]:
+def _read_result(rows_expected: int, spark: SparkSession, side: str, folder: Path) -> dict[str, Any]:
     rows = pl.scan_delta(str(folder / "table")).select(pl.len()).collect().item()
     sides.check_rows(side, rows, rows_expected)
     return {"further": loads(spark, folder)} if side == "penstock" else {}

@@ -1,6 +1,6 @@
 """Writes docs/job-file.md: `python -m docs.job_file.generate`, or `make docs`.
 
-The page is `template.md`, in which a line `{section}` becomes the table of that section's keys. Keys, types, defaults
+The page is `template.txt`, in which a line `{section}` becomes the table of that section's keys. Keys, types, defaults
 and allowed values come from the specs of the job file. `keys.yaml` has one sentence per key, and the type or default
 where the model does not show it.
 """
@@ -205,11 +205,11 @@ def page() -> str:
         return table(match[1], tables[match[1]], sentences.get(match[1], {}))
 
     text = re.sub(
-        r"^\{([a-z._ ]+)\}$", table_of, (FOLDER / "template.md").read_text(encoding="utf-8"), flags=re.MULTILINE
+        r"^\{([a-z._ ]+)\}$", table_of, (FOLDER / "template.txt").read_text(encoding="utf-8"), flags=re.MULTILINE
     )
     missing = [name for name, rows in tables.items() if rows and name not in used and not _shown_elsewhere(name)]
     if missing:
-        raise KeyError(f"docs/job_file/template.md has no table of {', '.join(missing)}")
+        raise KeyError(f"docs/job_file/template.txt has no table of {', '.join(missing)}")
     return text
 
 

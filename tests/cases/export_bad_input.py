@@ -33,7 +33,7 @@ def at_time(value: Any) -> bytes:
     return json.dumps({"type": "A", "at": value, "id": 1}).encode()
 
 
-def not_known(shown: str) -> str:
+def unknown_type(shown: str) -> str:
     return f"its type {shown} is not known"
 
 
@@ -51,20 +51,20 @@ NOT_AN_OBJECT: list[tuple[bytes, str]] = [
     (b'{"type": "\\ud800", "at": "2026-03-01"}', "type: "),
 ]
 UNKNOWN_TYPE: list[tuple[bytes, str]] = [
-    (of_type("Z"), not_known('"Z"')),
-    (of_type("a"), not_known('"a"')),
-    (of_type("A "), not_known('"A "')),
-    (of_type("A/B"), not_known('"A/B"')),
-    (of_type("/etc"), not_known('"/etc"')),
-    (of_type(".."), not_known('".."')),
-    (of_type("../../../outside"), not_known('"../../../outside"')),
-    (of_type("A/../../B"), not_known('"A/../../B"')),
-    (of_type("_penstock"), not_known('"_penstock"')),
-    (of_type(""), not_known('""')),
-    (of_type("A\0"), not_known('"A\\u0000"')),
-    (of_type("A\n"), not_known('"A\\n"')),
-    (of_type("x" * 5_000), not_known(f'"{"x" * 58}…')),
-    (of_type(7), not_known('"7"')),
+    (of_type("Z"), unknown_type('"Z"')),
+    (of_type("a"), unknown_type('"a"')),
+    (of_type("A "), unknown_type('"A "')),
+    (of_type("A/B"), unknown_type('"A/B"')),
+    (of_type("/etc"), unknown_type('"/etc"')),
+    (of_type(".."), unknown_type('".."')),
+    (of_type("../../../outside"), unknown_type('"../../../outside"')),
+    (of_type("A/../../B"), unknown_type('"A/../../B"')),
+    (of_type("_penstock"), unknown_type('"_penstock"')),
+    (of_type(""), unknown_type('""')),
+    (of_type("A\0"), unknown_type('"A\\u0000"')),
+    (of_type("A\n"), unknown_type('"A\\n"')),
+    (of_type("x" * 5_000), unknown_type(f'"{"x" * 58}…')),
+    (of_type(7), unknown_type('"7"')),
 ]
 WITHOUT_TYPE: list[tuple[bytes, str]] = [
     (b"{}", NO_TYPE),

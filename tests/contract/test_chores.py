@@ -38,7 +38,7 @@ class Recorded:
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "COMMITS_PER_LOOK", 8)
+    monkeypatch.setattr(compaction, "COMMITS_PER_CHECK", 8)
     monkeypatch.setattr(compaction, "EFFORT", CompactionLimits(alike_min=4))
 
 

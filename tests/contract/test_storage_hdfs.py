@@ -83,7 +83,7 @@ def test_temporary_files_of_a_killed_process_are_not_listed(hdfs: HdfsCluster, f
 def test_an_abandoned_writer_leaves_no_file(hdfs: HdfsCluster, folder: str, root: Storage) -> None:
     writer = root.open_writer("day=1/s.x.pq")
     writer.write(b"1" * 300_000)
-    assert paths(root) == ["day=1/s.x.pq"], "a file in the making is seen, so that vacuum finds what a crash left"
+    assert paths(root) == ["day=1/s.x.pq"], "a half-written file is listed, so that vacuum finds what a crash left"
     writer.abandon()
     del writer
     assert everything_in(hdfs, folder) == []

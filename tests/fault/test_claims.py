@@ -19,7 +19,7 @@ from penstock.job.spec import kafka_of
 from penstock.tables.registry import load_job
 from tests.support.jobs import KILLED, assert_every_record_once, holds, numbered, shared_job
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import Recorder, run_here
+from tests.support.pipes import Recorder, run_in_process
 from tests.support.processes import command_json, penstock
 
 ALL_SECONDS_MAX = 300.0
@@ -38,7 +38,7 @@ def test_c5_a_process_that_sleeps_before_its_commit_past_its_lease_is_fenced_and
     # Commits of the sleeper: the start of both partitions, then the batch, checked and not yet made.
     with penstock("run", str(one), "--json", failpoint="checked:stop:2") as sleeper:
         sleeper.wait_stopped()
-        assert run_here(other, spark).named("claim won")
+        assert run_in_process(other, spark).named("claim won")
         sleeper.send(signal.SIGCONT)
         refused = sleeper.wait_for("slice refused")
         assert "older than the table" in refused["reason"]
@@ -50,7 +50,7 @@ def test_c5_a_process_that_sleeps_before_its_commit_past_its_lease_is_fenced_and
     assert command_json("verify", str(one))["ok"]
 
 
-def test_hole_12_a_loop_that_hangs_before_its_commit_loses_its_partitions_and_is_fenced_when_it_wakes(
+def test_a_loop_that_hangs_before_its_commit_loses_its_partitions_and_is_fenced_when_it_wakes(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
     """The engine's own loop, in a thread: its agent is well, and would renew the claims for ever."""
@@ -73,10 +73,10 @@ def test_hole_12_a_loop_that_hangs_before_its_commit_loses_its_partitions_and_is
     loop = Loop(rounds, True, threading.Event(), Retries(10), recorder, claims.working)
     places = produce(name, numbered(range(300)))
     thread = threading.Thread(target=loop.run, daemon=True)
-    with Pulse(progress, claims.working, look_seconds=0.5):
+    with Pulse(progress, claims.working, check_seconds=0.5):
         thread.start()
         assert hangs.wait(ALL_SECONDS_MAX)
-        assert run_here(other, spark).named("claim won")
+        assert run_in_process(other, spark).named("claim won")
         assert recorder.named("work hangs")
         wakes.set()
         thread.join(ALL_SECONDS_MAX)
@@ -128,6 +128,6 @@ def test_m3_a_second_live_process_with_the_same_client_id_is_refused_and_a_resta
         assert first.exit_code() == KILLED
     places += produce(name, numbered(range(200, 300)))
     # The first may have had to claim more than once, on a machine that is too busy for its heartbeats.
-    before = [event["token"] for event in first.heard if event["event"] == "claim won"]
-    assert run_here(job, spark).named("claim won")[0]["token"] == before[-1] + 1
+    before = [event["token"] for event in first.events_read if event["event"] == "claim won"]
+    assert run_in_process(job, spark).named("claim won")[0]["token"] == before[-1] + 1
     assert_every_record_once(tmp_path / "table", places)

@@ -114,6 +114,6 @@ def test_processes_come_go_die_sleep_and_lose_the_broker_and_every_record_is_the
         assert command_json("verify", str(first))["ok"]
         alerts = command_json("status", str(first))[0]["alerts"]
         behind = [alert for alert in alerts if alert["kind"] == "mirror_lagging"]
-        assert not behind, "\n".join(str(event) for event in a.heard if "mirror" in event["event"])
+        assert not behind, "\n".join(str(event) for event in a.events_read if "mirror" in event["event"])
         # A token never falls: a process that lost a claim did not write after its successor.
         assert all(tokens == sorted(tokens) for tokens in tokens_by_partition(first).values())

@@ -25,7 +25,7 @@ from tests.support.exports import event, export_job, places_in, type_of
 from tests.support.forked import Forked, has_stopped
 from tests.support.jobs import KILLED
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import run_here
+from tests.support.pipes import run_in_process
 from tests.support.processes import penstock, run_once
 from tests.support.waiting import wait_until
 
@@ -166,7 +166,7 @@ def test_an_exporter_killed_at_every_step_in_turn_loses_and_doubles_nothing(
         point, _, visit = step.partition(":")
         assert run_once(job, failpoint=f"{point}:kill:{visit or 1}") == KILLED, step
         assert set(places_in(tmp_path / "root").values()) <= {1}, f"rows twice after a kill at {step}"
-    run_here(job, spark)
+    run_in_process(job, spark)
     assert_exported_once(tmp_path / "root", places)
     assert_right_rows(tmp_path / "root")
     assert_proved(job)
@@ -181,13 +181,13 @@ def test_an_exporter_stopped_between_its_renames_and_woken_after_another_went_on
     with penstock("run", str(job), "--json", failpoint="renaming:stop:7") as sleeper:
         sleeper.wait_stopped()
         places += produce(name, mixed(range(300, 600)))
-        run_here(job, spark)
+        run_in_process(job, spark)
         assert_exported_once(tmp_path / "root", places)
         sleeper.send(signal.SIGCONT)
         # Its types are committed, and its commit of the job comes too late.
         assert sleeper.exit_code() == FencedError.exit_code, sleeper.last_words
     places += produce(name, mixed(range(600, 700)))
-    run_here(job, spark)
+    run_in_process(job, spark)
     assert_exported_once(tmp_path / "root", places)
     assert_proved(job)
 
@@ -202,7 +202,7 @@ def test_two_exporters_of_one_job_by_mistake_end_with_one_and_every_record_once(
         # The second check is that of the first batch: its files are staged.
         sleeper.wait_stopped()
         places += produce(name, mixed(range(100, 200)))
-        run_here(job, spark)
+        run_in_process(job, spark)
         sleeper.send(signal.SIGCONT)
         assert sleeper.exit_code() == FencedError.exit_code, sleeper.last_words
     assert_exported_once(tmp_path / "root", places)

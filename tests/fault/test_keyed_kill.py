@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from penstock.failpoints import COMPACT_STEPS
 from tests.support.jobs import KILLED
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import run_here
+from tests.support.pipes import run_in_process
 from tests.support.processes import PenstockProcess, command_json, penstock, run_once
 from tests.support.waiting import wait_until
 
@@ -75,11 +75,11 @@ def test_killed_at_every_step_of_a_batch_and_of_a_compaction(
         produce(name, oracle.records(120))
         assert run_once(job, failpoint=f"{step}:kill") == KILLED, step
         assert rows_in(table) == (oracle.rows if step == "committed" else before), step
-    run_here(job, spark)
+    run_in_process(job, spark)
     assert rows_in(table) == oracle.rows
     for step in COMPACT_STEPS:
         produce(name, oracle.records(30))
-        run_here(job, spark)
+        run_in_process(job, spark)
         with penstock("compact", str(job), failpoint=f"{step}:kill") as process:
             assert process.exit_code() == KILLED, step
         assert rows_in(table) == oracle.rows, step

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from penstock.failpoints import BATCH_STEPS, COMPACT_STEPS, START_STEPS, VACUUM_STEPS
 from tests.support.jobs import KILLED, assert_every_record_once, holds, numbered, numbered_job, offsets_in
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import CrashError, crash_at, run_here
+from tests.support.pipes import CrashError, crash_at, run_in_process
 from tests.support.processes import command_json, penstock, run_once
 
 
@@ -26,7 +26,7 @@ def test_killed_at_every_step_of_start_write_and_commit_in_turn(
         assert run_once(job, failpoint=f"{step}:kill") == KILLED, step
         offsets = offsets_in(tmp_path / "table")
         assert set(offsets.values()) <= {1}, f"rows twice after a kill at {step}"
-    run_here(job, spark)
+    run_in_process(job, spark)
     assert_every_record_once(tmp_path / "table", places)
     assert command_json("verify", str(job))["ok"]
 
@@ -42,7 +42,7 @@ def test_killed_in_the_second_batch_of_a_running_process(
         places += produce(name, numbered(range(500, 1000)))
         assert process.exit_code() == KILLED
     assert holds(tmp_path / "table") == 500
-    run_here(job, spark)
+    run_in_process(job, spark)
     assert_every_record_once(tmp_path / "table", places)
 
 
@@ -53,9 +53,9 @@ def test_killed_during_compact_and_vacuum_nothing_is_lost_or_doubled(
     job = numbered_job(tmp_path, bootstrap, name)
     places = produce(name, numbered(range(200)))
     with pytest.raises(CrashError):
-        run_here(job, spark, crash_at("staged"))
+        run_in_process(job, spark, crash_at("staged"))
     places += produce(name, numbered(range(200, 400)))
-    run_here(job, spark)
+    run_in_process(job, spark)
     for verb, steps in (("compact", COMPACT_STEPS), ("vacuum", VACUUM_STEPS)):
         for step in steps:
             with penstock(verb, str(job), failpoint=f"{step}:kill") as process:

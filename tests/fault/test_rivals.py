@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import FencedError
 from tests.support.jobs import assert_every_record_once, numbered, numbered_job
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import run_here
+from tests.support.pipes import run_in_process
 from tests.support.processes import command_json, penstock
 from tests.support.waiting import wait_until
 
@@ -24,7 +24,7 @@ def test_a_process_stopped_during_its_commit_and_woken_after_another_moved_on_is
     # The first commit starts the partitions; the second is the batch.
     with penstock("run", str(job), "--once", "--json", failpoint="checked:stop:2") as sleeper:
         sleeper.wait_stopped()
-        run_here(job, spark)
+        run_in_process(job, spark)
         sleeper.send(signal.SIGCONT)
         assert sleeper.exit_code() == FencedError.exit_code
     assert_every_record_once(tmp_path / "table", places)
@@ -50,5 +50,5 @@ def test_a_second_process_started_by_mistake_is_refused_and_the_first_goes_on(
         assert loser.exit_code() == FencedError.exit_code, loser.last_words
         winner.send(signal.SIGTERM)
         assert winner.exit_code() == 0
-    run_here(job, spark)
+    run_in_process(job, spark)
     assert_every_record_once(tmp_path / "table", places)

@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 from penstock.embedded.broker import Cluster
 from penstock.errors import TransientError
 from tests.fault.rollups import Rollup
-from tests.support.full_disk import no_room_for, spark_workers
+from tests.support.full_disk import file_size_limit, spark_workers
 from tests.support.jobs import KILLED
 from tests.support.kafka import Topics
-from tests.support.pipes import once_at, run_here
+from tests.support.pipes import once_at, run_in_process
 from tests.support.processes import PenstockProcess, command_json, penstock, run_once
 from tests.support.waiting import wait_until
 
@@ -45,14 +45,14 @@ def test_killed_at_every_step_in_turn_a_rollup_counts_closes_and_publishes_every
         rollup.feed(late=bool(rollup.stages))
         die_at(job, step)
     die_while_compacting(job)
-    run_here(job, spark)
+    run_in_process(job, spark)
     assert not [item for item in rollup.closed() if item.interval == "24h"]
     rollup.assert_right_and_published()
     assert_proven(rollup, job, "--values", "--all")
 
     rollup.feed(skipped_seconds=DAYS_SECONDS)
     die_at(job, "cleaned")
-    run_here(job, spark)
+    run_in_process(job, spark)
     assert [window for window in rollup.closed() if window.interval == "24h"]
     rollup.assert_right_and_published()
     assert_proven(rollup, job, "--values", "--all")
@@ -96,7 +96,7 @@ def test_a_broker_killed_between_a_transactions_records_and_its_commit_loses_and
             cluster.kill()
             cluster.restart()
 
-        run_here(job, spark, once_at("publish_sent", restart))
+        run_in_process(job, spark, once_at("publish_sent", restart))
         rollup.assert_right_and_published()
         assert_proven(rollup, job)
 
@@ -107,11 +107,11 @@ def test_a_full_disk_stops_batches_with_a_clear_error_and_later_everything_is_th
     rollup = Rollup(tmp_path, bootstrap, topic(2), topic(2), partitions=2, retries=0)
     job = rollup.job()
     rollup.feed()
-    run_here(job, spark)
+    run_in_process(job, spark)
     rollup.feed()
-    with no_room_for(spark_workers(), size_bytes=100), pytest.raises(TransientError, match=NO_SPACE):
-        run_here(job, spark)
-    run_here(job, spark)
+    with file_size_limit(spark_workers(), size_bytes=100), pytest.raises(TransientError, match=NO_SPACE):
+        run_in_process(job, spark)
+    run_in_process(job, spark)
     rollup.assert_right_and_published()
     assert_proven(rollup, job, "--values", "--all")
 

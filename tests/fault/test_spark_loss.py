@@ -74,7 +74,7 @@ def test_a_signal_to_the_whole_group_ends_a_process_as_one_to_the_process_does(
         process.send(signal.SIGCONT)
         assert process.exit_code() == 0, process.last_words
         assert "Traceback" not in process.errors
-        assert process.heard[-1]["event"] == "job stopped"
+        assert process.events_read[-1]["event"] == "job stopped"
     assert_every_record_once(tmp_path / "table", places)
 
 

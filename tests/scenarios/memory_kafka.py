@@ -19,7 +19,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 @dataclass(slots=True)
 class MemoryTopics:
-    """Makes topics; called, it makes one with a name that nobody else has."""
+    """Makes topics; called, it makes one with a unique name."""
 
     log: MemoryLog
 
@@ -77,9 +77,9 @@ class MemoryProduce:
             places.append((chosen.number, self.log.bounds([chosen])[chosen].end))
             self.log.append(chosen, MemoryRecord(_bytes(value), _bytes(key), tuple(headers or ()), at))
         if transactional:
-            for each in {place[0] for place in places}:
-                # The marker of the transaction takes an offset and is no record.
-                chosen = partitions[each]
+            for number in {place[0] for place in places}:
+                # The marker of the transaction takes an offset and is not a record.
+                chosen = partitions[number]
                 self.log.ends[chosen] = self.log.bounds([chosen])[chosen].end + 1
         return places
 

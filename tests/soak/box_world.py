@@ -287,7 +287,7 @@ def _wait_for_work(process: PenstockProcess) -> None:
     """Wait until the process has won a claim, or has ended."""
 
     def at_work() -> bool:
-        return process.ended(0) or any(event["event"] == "claim won" for event in process.heard)
+        return process.ended(0) or any(event["event"] == "claim won" for event in process.events_read)
 
     wait_until(at_work, WAIT_SECONDS_MAX, lambda: process.last_words)
 

@@ -28,15 +28,15 @@ class Pauses:
 
     def __init__(self, file: int) -> None:
         self._file = file
-        self._seen: dict[tuple[Partition, int], float] = {}
+        self._measured_at: dict[tuple[Partition, int], float] = {}
 
     def look(self, member: Member) -> None:
         now = time.monotonic()
         for claim in member.held().items():
-            before = self._seen.get(claim, now)
+            before = self._measured_at.get(claim, now)
             if now - before > PAUSE_SECONDS_MIN:
                 os.write(self._file, f"p {time.time() - (now - before):.3f} {now - before:.3f}\n".encode())
-            self._seen[claim] = now
+            self._measured_at[claim] = now
 
 
 def _ignore(event: Event) -> None:

@@ -194,7 +194,7 @@ class Groups:
         return CoordinatedGroup(KafkaLogSpec(self.bootstrap), group, COORDINATION.topic)
 
 
-def test_claims_survive_ten_minutes_of_chaos(tmp_path: Path) -> None:
+def test_ten_minutes_of_random_failures_lose_no_claim_and_no_record(tmp_path: Path) -> None:
     folder = tmp_path / "executed"
     folder.mkdir()
     with Cluster.start(tmp_path / "kafka") as cluster:

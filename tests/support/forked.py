@@ -132,7 +132,7 @@ def serve(requests: socket.socket, listener: socket.socket) -> dict[str, Any] | 
         while True:
             for key, _ in waited.select():
                 if key.data:
-                    _tell_end(waited, key)
+                    _report_end(waited, key)
                     continue
                 asked = requests if key.fileobj is requests else listener.accept()[0]
                 text, pipes, _, _ = socket.recv_fds(asked, _REQUEST_BYTES_MAX, 4)
@@ -158,7 +158,7 @@ def serve(requests: socket.socket, listener: socket.socket) -> dict[str, Any] | 
                     requests.send(str(pid).encode())
 
 
-def _tell_end(waited: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+def _report_end(waited: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
     pid, ended = key.data
     _, status = os.waitpid(pid, 0)
     with suppress(BrokenPipeError, ConnectionResetError):

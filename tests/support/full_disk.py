@@ -21,7 +21,7 @@ def spark_workers() -> list[int]:
 
 
 @contextmanager
-def no_room_for(pids: list[int], size_bytes: int, later: bool = False) -> Iterator[Callable[[], None]]:
+def file_size_limit(pids: list[int], size_bytes: int, later: bool = False) -> Iterator[Callable[[], None]]:
     """No file of these processes grows beyond a size, as on a full disk."""
     before = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids}
 

@@ -101,7 +101,7 @@ class MemoryAgent(Agent):
         nonce = f"{member.client_id}-{len(group.agents)}"
         self._participant = Participant(member, nonce, GroupView(GROUP, INTERVAL))
         self._session = cast("Session", MemorySession(self))
-        self._hear(self._participant)
+        self._read_log(self._participant)
         self._participant.begin(group.now)
 
     def turn(self) -> bool:
@@ -109,12 +109,12 @@ class MemoryAgent(Agent):
         assert self._participant is not None
         if self.disconnected:
             return False
-        self._hear(self._participant)
+        self._read_log(self._participant)
         records = self._participant.decide(self.group.now)
         self.group.append(records)
         return bool(records)
 
-    def _hear(self, participant: Participant) -> None:
+    def _read_log(self, participant: Participant) -> None:
         for offset in range(self._read, len(self.group.log)):
             record, appended_at = self.group.log[offset]
             participant.read(offset, record, self.group.now, appended_at, EPOCH)

@@ -35,7 +35,7 @@ class MemoryOutput:
         self._cluster = cluster
         self._topic = topic
         self._bucket = bucket
-        self._reach = at_step
+        self._at_step = at_step
         self._epoch: int | None = None
 
     def open(self) -> PublishPosition | None:
@@ -52,11 +52,11 @@ class MemoryOutput:
             raise ValueError("this output is not open")
         try:
             self._send(records)
-            self._reach("publish_sent")
+            self._at_step("publish_sent")
             self._check_epoch()
             self._cluster.topics[self._topic].extend(records)
             self._cluster.positions[self._bucket.key] = encode_position(self._bucket, position)
-            self._reach("publish_committed")
+            self._at_step("publish_committed")
         except BaseException:
             self.close()
             raise

@@ -1,6 +1,6 @@
 """The pages of the documentation: their fenced blocks, commands, links and headings.
 
-A comment before a block says how tests use it:
+A comment before a block states how tests use it:
 
 <!-- run in FOLDER -->       the block is run in a copy of the example, after the commands of the example's own page
 <!-- run in a new folder --> the block is run in an empty folder
@@ -51,7 +51,7 @@ class Block:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
     def noted(self, word: str) -> str:
-        """What the note says after this word; empty if it says something else."""
+        """The rest of the note after this word; empty if the note begins with another word."""
         return self.note.removeprefix(f"{word} ") if self.note.startswith(f"{word} ") else ""
 
     @property

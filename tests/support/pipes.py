@@ -184,7 +184,7 @@ class Pipe:
         return report.ok
 
 
-def run_here(job: Path, spark: SparkSession, at_step: AtStep | None = None) -> Recorder:
+def run_in_process(job: Path, spark: SparkSession, at_step: AtStep | None = None) -> Recorder:
     """`run --once` of a job file of any kind, on the shared Spark; what a killed process left, it does not know."""
     spec, recorder = load_job(job), Recorder()
     claims = StaticClaims() if spec.claims is None else open_group(kafka_of(spec), spec.claims, recorder.event)

@@ -44,7 +44,7 @@ class PenstockProcess:
         own_spark: bool = False,
     ) -> None:
         self._errors: list[str] = []
-        self.heard: list[Event] = []
+        self.events_read: list[Event] = []
         self._events: queue.Queue[Event | None] = queue.Queue()
         alone = own_spark or through
         lent = arguments[0] in WITH_SPARK and not alone and not environment
@@ -65,7 +65,7 @@ class PenstockProcess:
     @property
     def last_words(self) -> str:
         """What a failing test shows of the process."""
-        events = "\n".join(json.dumps(event) for event in self.heard[-40:])
+        events = "\n".join(json.dumps(event) for event in self.events_read[-40:])
         return f"its last events:\n{events}\nstderr: {self.errors[-2000:]}"
 
     def wait_for(self, name: str) -> Event:
@@ -123,8 +123,8 @@ class PenstockProcess:
     def _read_events(self) -> None:
         for line in self._process.stdout:
             if line.startswith("{"):
-                self.heard.append(json.loads(line))
-                self._events.put(self.heard[-1])
+                self.events_read.append(json.loads(line))
+                self._events.put(self.events_read[-1])
         self._events.put(None)
 
     def _read_errors(self) -> None:

@@ -57,7 +57,7 @@ spark: {{master: "local[2,4]"}}
 """
 
 
-def mended(job: JobSpec) -> JobSpec:
+def with_extra_column(job: JobSpec) -> JobSpec:
     """The same job once its user has added `extra` to the schema."""
     schema = pa.schema([("id", pa.int64()), ("extra", pa.string())])
     return replace(job, schema=schema, on=replace(job.on, new_column=NewColumnPolicy.ADD))

@@ -40,10 +40,8 @@ def test_every_test_that_a_page_names_exists(page: str) -> None:
 
 
 def test_every_requirement_names_files_that_exist_and_a_test_or_benchmark() -> None:
-    rows = [
-        line for line in REQUIREMENTS.splitlines() if line.startswith("| ") and not line.startswith("| requirement")
-    ]
-    assert len(rows) > 100
+    rows = [line for line in REQUIREMENTS.splitlines() if " | " in line and not line.startswith("requirement | ")]
+    assert len(rows) > 90
     proofs = [row.split(" | ")[-1] for row in rows]
     assert not [row for row, proof in zip(rows, proofs, strict=True) if not re.search(r"`(tests|benchmarks)/", proof)]
     files = {file for row in rows for file in FILE.findall(row)}

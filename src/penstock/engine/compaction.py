@@ -12,7 +12,7 @@ from penstock.job.spec import JobSpec, SmallFilesPolicy
 from penstock.lake.compaction import CompactionLimits
 from penstock.tables.kind import CompactRequest, Kind
 
-COMMITS_PER_LOOK = 64
+COMMITS_PER_CHECK = 64
 """How many commits lie between two checks for small files."""
 EFFORT = CompactionLimits(alike_min=8, bytes_max=256 * 1024**2)
 """The limits of one turn, during which new batches wait."""
@@ -28,7 +28,7 @@ class Compact:
 
 
 class Compaction:
-    """Looks for small files whenever the version of the table passes a multiple of `COMMITS_PER_LOOK`.
+    """Looks for small files whenever the version of the table passes a multiple of `COMMITS_PER_CHECK`.
 
     So many short runs check as often as one long run, and processes share no state.
     """
@@ -46,7 +46,7 @@ class Compaction:
     def due(self, version: int) -> list[Compact]:
         if self._version is None:
             self._version = version
-        passed = version // COMMITS_PER_LOOK > self._version // COMMITS_PER_LOOK
+        passed = version // COMMITS_PER_CHECK > self._version // COMMITS_PER_CHECK
         return [Compact(version)] if self._enabled and (passed or self._more) else []
 
     def perform(self, chore: Compact) -> None:

@@ -18,7 +18,7 @@ from penstock.claims import Claims
 from penstock.environment import Environment
 from penstock.spark.failures import SPARK_ERRORS
 
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 """How often the progress of Spark jobs is read."""
 STOPPED = (*SPARK_ERRORS, AttributeError)
 """What Spark raises if another thread stopped it, or its JVM died; the job's own thread notices too."""
@@ -40,24 +40,24 @@ def with_signs(environment: Environment, claims: Claims) -> Environment:
 class Pulse:
     """A thread that checks the progress of a job's work while the job's own thread waits; a context manager."""
 
-    def __init__(self, progress: Progress, working: Callable[[], None], look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(self, progress: Progress, working: Callable[[], None], check_seconds: float = CHECK_SECONDS) -> None:
         self._progress = progress
         self._working = working
-        self._look_seconds = look_seconds
+        self._check_seconds = check_seconds
         self._last: Hashable = None
         self._over = threading.Event()
-        self._thread = threading.Thread(name="pulse", target=self._look_repeatedly, daemon=True)
+        self._thread = threading.Thread(name="pulse", target=self._check_repeatedly, daemon=True)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Report progress if it changed since the last call."""
         progress = self._progress()
         if progress != self._last:
             self._last = progress
             self._working()
 
-    def _look_repeatedly(self) -> None:
-        while not self._over.wait(self._look_seconds):
-            self.look()
+    def _check_repeatedly(self) -> None:
+        while not self._over.wait(self._check_seconds):
+            self.check()
 
     def __enter__(self) -> Pulse:
         self._thread.start()

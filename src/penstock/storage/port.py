@@ -80,7 +80,7 @@ class Storage(Protocol):
         """Remove the object if it exists."""
 
     def open_writer(self, path: str) -> Writer:
-        """Stream into an object. A local file can be seen half written: use names that no reader looks for yet."""
+        """Stream into an object. A local file can be listed half written: use names that no reader looks for yet."""
 
     def open_reader(self, path: str) -> IO[bytes]:
         """A seekable file for pyarrow."""

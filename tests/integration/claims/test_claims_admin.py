@@ -131,7 +131,7 @@ def test_m4_members_resume_by_themselves_when_the_time_is_over(crew: Crew, anna:
     assert [(record.who.client_id, record.pause_id) for record in resumed] == [("anna", report.pause_id)]
 
 
-def test_d9_a_pause_and_a_seek_after_the_last_member_left_outlive_the_logs_retention(
+def test_a_pause_and_a_seek_after_the_last_member_left_outlive_the_logs_retention(
     crew: Crew, anna: Agent, topic: Topics
 ) -> None:
     crew.leave("anna")

@@ -65,7 +65,7 @@ def test_m1_a_claim_below_the_tables_token_is_released_and_claimed_again_above_i
     partition = crew.requested[0]
     wait_until(lambda: crew.shared(2))
     assert claims.held(crew.requested, {})[partition] == 1
-    # The table has token 7: a process owned the partition under a coordination topic that is gone.
+    # The table has token 7: a process owned the partition under a coordination topic that was deleted.
     claims.held(crew.requested, {partition: 7})
     claims.renounce(partition)
     wait_until(lambda: claims.held(crew.requested, {partition: 7}).get(partition) == 8)

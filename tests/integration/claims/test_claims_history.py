@@ -166,7 +166,7 @@ def test_m7_a_log_shorter_than_its_snapshot_is_reported(crew: Crew) -> None:
     crew.agents.pop("bert")
 
 
-def test_hole_13_a_snapshot_that_is_too_large_is_reported_and_the_former_one_stays(crew: Crew) -> None:
+def test_a_snapshot_that_is_too_large_is_reported_and_the_former_one_stays(crew: Crew) -> None:
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(6) and len(kept_offsets(crew)) > 0)
     before = kept_offsets(crew)

@@ -68,7 +68,7 @@ def test_2_30_34_45_one_member_takes_every_partition_and_sees_every_record_once_
         assert member.poll(0.3) == []
 
 
-def test_d8_a_failing_listener_does_not_stop_records(bootstrap: str, topic: Topics, produce: Produce) -> None:
+def test_a_failing_listener_does_not_stop_records(bootstrap: str, topic: Topics, produce: Produce) -> None:
     name, event_names = topic(), set[str]()
     produce(name, ["one", "two"])
 

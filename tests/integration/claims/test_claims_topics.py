@@ -154,9 +154,7 @@ def test_an_enlarged_coordination_topic_stops_every_member(crew: Crew, topic: To
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["log", "log and snapshots"])
-def test_d11_a_group_that_ended_before_the_topic_grew_is_not_treated_as_new(
-    crew: Crew, topic: Topics, both: bool
-) -> None:
+def test_a_group_that_ended_before_the_topic_grew_is_not_treated_as_new(crew: Crew, topic: Topics, both: bool) -> None:
     anna = crew.join("anna")
     wait_until(lambda: crew.shared(6))
     anna.progress(hits(0), 500)
@@ -225,7 +223,7 @@ def test_p19_foreign_and_malformed_records_are_skipped_by_every_member(crew: Cre
     wait_until(lambda: tokens(anna) == tokens(bert))
 
 
-def test_d8_a_listener_may_block_on_a_caller_of_the_member_and_may_fail(crew: Crew, produce: Produce) -> None:
+def test_a_listener_may_block_on_a_caller_of_the_member_and_may_fail(crew: Crew, produce: Produce) -> None:
     waited: dict[str, bool] = {}
 
     def listener(event: Event) -> None:

@@ -20,12 +20,12 @@ from tests.support.quarantined import (
     BROKEN,
     EXTRA,
     GOOD,
-    mended,
     orders,
     quarantined,
     run_once,
     tables,
     totals,
+    with_extra_column,
     written,
 )
 
@@ -41,12 +41,12 @@ def test_after_a_fixed_schema_records_that_fit_are_in_the_table_once_and_the_res
 ) -> None:
     produce(job.log.topics[0], [GOOD, EXTRA, BROKEN, EXTRA])
     run_once(job, spark)
-    assert replay(mended(job), spark=spark) == ReplayReport(runs=1, replayed=2, still_bad=1, remaining=1)
+    assert replay(with_extra_column(job), spark=spark) == ReplayReport(runs=1, replayed=2, still_bad=1, remaining=1)
     assert written(job) == [(0, 0), (0, 1), (0, 3)]
     assert quarantined(job) == [(0, 2)]
     extras = pl.read_delta(job.table.path).sort("offset")["extra"].to_list()
     assert extras == [None, "x", "x"]
-    assert totals(mended(job), spark) == Totals(read=4, written=1, quarantined=3, replayed=2)
+    assert totals(with_extra_column(job), spark) == Totals(read=4, written=1, quarantined=3, replayed=2)
 
 
 def test_records_that_the_row_filter_drops_stay_in_quarantine(
@@ -54,7 +54,7 @@ def test_records_that_the_row_filter_drops_stay_in_quarantine(
 ) -> None:
     produce(job.log.topics[0], [EXTRA, '{"id": 5, "extra": "keep"}', BROKEN])
     run_once(job, spark)
-    keeping = replace(mended(job), sql=SqlSpec(where="extra = 'keep'"))
+    keeping = replace(with_extra_column(job), sql=SqlSpec(where="extra = 'keep'"))
     assert replay(keeping, spark=spark) == ReplayReport(runs=1, replayed=1, still_bad=1, filtered=1, remaining=2)
     assert written(job) == [(0, 1)]
     assert quarantined(job) == [(0, 0), (0, 2)]
@@ -65,7 +65,7 @@ def test_a_record_that_still_fails_stays_in_quarantine_and_the_others_land(
 ) -> None:
     produce(job.log.topics[0], ['{"id": 7, "extra": "x"}', EXTRA, '{"id": 8, "extra": "y"}'])
     run_once(job, spark)
-    dividing = replace(mended(job), sql=SqlSpec(where="10 div (id - 2) > 0"))
+    dividing = replace(with_extra_column(job), sql=SqlSpec(where="10 div (id - 2) > 0"))
     assert replay(dividing, spark=spark) == ReplayReport(runs=1, replayed=2, still_bad=1, remaining=1)
     assert written(job) == [(0, 0), (0, 2)]
     assert quarantined(job) == [(0, 1)]
@@ -75,7 +75,7 @@ def test_key_headers_and_timestamp_are_as_kafka_had_them(job: JobSpec, spark: Sp
     produce(job.log.topics[0], [EXTRA], key=b"\xff", headers=[("a", b"1"), ("b", None)], timestamp_ms=1_700_000_000_000)
     run_once(job, spark)
     more = {"key": parse("kafka.key"), "at": parse("kafka.timestamp"), "headers": parse("kafka.headers")}
-    replay(replace(mended(job), columns={**job.columns, **more}), spark=spark)
+    replay(replace(with_extra_column(job), columns={**job.columns, **more}), spark=spark)
     (row,) = stored_rows(job)
     assert row["key"] == b"\xff"
     assert row["at"].timestamp() == 1_700_000_000

@@ -19,7 +19,7 @@ from penstock.watch.status import status
 from tests.support.change_data import ChangeData, documented_job
 from tests.support.kafka import Produce, Topics
 from tests.support.keyed_tables import Keyed
-from tests.support.pipes import run_here
+from tests.support.pipes import run_in_process
 from tests.support.processes import penstock
 
 JOB = """\
@@ -69,9 +69,9 @@ def test_rows_of_a_projection_are_merged_and_read_by_every_engine(
     job.write_text(JOB.format(bootstrap=bootstrap, topic=name, path=table))
     produce(name, [record("a", second, second, 1) for second in range(10)])
     produce(name, [record("test", 1, 1.0, 1), record(None, 2, 2.0, 1), "{", None, record("unknown", 3, 3.0, 1)])
-    run_here(job, spark)
+    run_in_process(job, spark)
     produce(name, [record("a", 3, 100.0, 2), record("a", 4, 0.0, 2, gone=True), record("a", 5, 50.0, 0)])
-    run_here(job, spark)
+    run_in_process(job, spark)
     expected = {second: second * 1.8 + 32 for second in range(10) if second != 4} | {3: 212.0}
     query = "select date_part('second', \"at\"), fahrenheit from {} where device = 'a'"
     by_polars = pl.read_delta(str(table)).select(pl.col("at").dt.second(), "fahrenheit").rows()
@@ -107,7 +107,7 @@ def test_change_data_of_debezium_is_a_copy_of_its_table(
     for _ in range(2):
         for key, value in database.changes(60):
             produce(name, [value], key=key, partition=int(json.loads(key)["id"]) % 2)
-        run_here(job, spark)
+        run_in_process(job, spark)
     result = {item["id"]: item for item in pl.read_delta(str(path)).select("id", "name", "email").to_dicts()}
     assert result == database.rows and database.late_reads and database.tombstones
     assert verify(load_job(job)).ok

@@ -131,14 +131,14 @@ def test_records_from_a_broker_with_stale_topic_metadata_are_not_trusted(tmp_pat
         # A broker that has just started leaves itself out of its answers until the controller has registered it.
         wait_until(lambda: knows(stale.address, 2, name))
         old = pieces.reader(stale.address, name, 5)
-        [known] = old.topic_ids.values()
+        [topic_id] = old.topic_ids.values()
         assert sum(batch.num_rows for batch in pieces.read(old)) == 5
         relay.cut()
         # A client that knows the stale broker may ask that one, which still counts itself in: a new one every time.
         wait_until(lambda: 2 not in AdminClient({"bootstrap.servers": first}).list_topics(timeout=120).brokers)
         Topics(first).recreate(name, assignment=[[1]])
         Produce(first)(name, ["new"] * 5)
-        assert topic_id_by(stale.address, 2, name) == known != topic_id_by(first, 1, name)
+        assert topic_id_by(stale.address, 2, name) == topic_id != topic_id_by(first, 1, name)
         unchecked = pieces.read(replace(old, topic_ids={}))
         assert [value for batch in unchecked for value in batch["value"].to_pylist()] == [b"new"] * 5
         with pytest.raises(TransientError, match="recreated"):

@@ -41,7 +41,7 @@ def both(log: KafkaLog) -> tuple[Partition, Partition]:
     return zero, one
 
 
-def test_any_lag_tool_sees_the_positions(log: KafkaLog, group: str, bootstrap: str) -> None:
+def test_any_lag_tool_shows_the_positions(log: KafkaLog, group: str, bootstrap: str) -> None:
     zero, one = both(log)
     assert mirror(log, group, {zero: 3, one: 5}) == ShowReport(moved={zero: 3, one: 5})
     assert mirrored(log, group, [zero, one]) == {zero: 3, one: 5}

@@ -19,14 +19,14 @@ from penstock.tables.kind import ReadRequest
 from penstock.tables.rollup import closing
 from penstock.tables.rollup.kind import RollupKind
 from penstock.tables.rollup.spec import Aggregates, LatePolicy
-from tests.support.full_disk import no_room_for, spark_workers
+from tests.support.full_disk import file_size_limit, spark_workers
 from tests.support.pipes import once_at
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake
 
 HOSTS = [f"host-{number}" for number in range(20)]
 
 
-def seen(frame: DataFrame, *columns: str) -> dict[tuple[str, str, int], tuple[object, ...]]:
+def windows_of(frame: DataFrame, *columns: str) -> dict[tuple[str, str, int], tuple[object, ...]]:
     rows = frame.where("tags['host'] <> 'clock'").selectExpr("*", "unix_millis(window_start) at", "tags['host'] host")
     result = [(item["interval"], item["host"], item["at"]) for item in rows.collect()]
     assert len(set(result)) == len(result)
@@ -65,13 +65,15 @@ def test_spark_closes_and_updates_windows_and_shows_those_that_are_open(
     lake.land([Point(host, 15_000, 4.0) for host in HOSTS[:5]])
     lake.land([Point(host, 70_000, 2.0) for host in HOSTS])
     lake.close_all(120_000)
-    assert seen(RollupKind().read(lake.job, spark, ReadRequest()), "sum", "first", "last", "mean", "revision") == {
+    assert windows_of(
+        RollupKind().read(lake.job, spark, ReadRequest()), "sum", "first", "last", "mean", "revision"
+    ) == {
         **{("1m", host, 0): (6.0, 1.0, 1.0, 2.0, 1) for host in HOSTS[:5]},
         **{("1m", host, 0): (2.0, 1.0, 1.0, 1.0, 0) for host in HOSTS[5:]},
         **{("1m", host, 60_000): (2.0, 2.0, 2.0, 2.0, 0) for host in HOSTS},
     }
     lake.close_all(600_000)
-    assert seen(read(spark, lake.job), "count")["10m", "host-0", 0] == (4,)
+    assert windows_of(read(spark, lake.job), "count")["10m", "host-0", 0] == (4,)
 
 
 PLAIN_SESSION = """
@@ -118,12 +120,12 @@ def test_a_full_disk_during_a_close_or_its_commit_loses_no_window(spark: SparkSe
     lake.land([Point(host, 0, 1.0) for host in HOSTS])
     lake.land([Point("clock", 60_000, 0.0)])
     threads_of_workers(spark)
-    with no_room_for(spark_workers(), size_bytes=100), pytest.raises(TransientError, match="no space left"):
+    with file_size_limit(spark_workers(), size_bytes=100), pytest.raises(TransientError, match="no space left"):
         lake.work()
-    with no_room_for([os.getpid()], 0, later=True) as fill, pytest.raises(TransientError, match="no space left"):
+    with file_size_limit([os.getpid()], 0, later=True) as fill, pytest.raises(TransientError, match="no space left"):
         lake.work(lake.another_process(at_step=once_at("close_staged", fill)))
     assert (lake.number("close"), lake.number("closed")) == (1, 0), "begun, and still to be done"
     lake.work(lake.another_process())
-    assert seen(RollupKind().read(lake.job, spark, ReadRequest()), "count", "revision") == {
+    assert windows_of(RollupKind().read(lake.job, spark, ReadRequest()), "count", "revision") == {
         ("1m", host, 0): (1, 0) for host in HOSTS
     }

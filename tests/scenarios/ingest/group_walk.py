@@ -53,7 +53,7 @@ class Process:
         self.walk = walk
         self.agent: MemoryAgent = walk.group.join(client_id, [HOT])
         self.armed: dict[str, Callable[[], object]] = {}
-        environment = Environment(now=lambda: walk.group.now, at_step=self._reach, listener=self)
+        environment = Environment(now=lambda: walk.group.now, at_step=self._at_step, listener=self)
         self.rounds: Rounds[Any] = open_rounds(
             walk.job, local_session(), environment, GroupClaims(self.agent), lambda job: walk.log.view(job.log)
         )
@@ -63,7 +63,7 @@ class Process:
         if isinstance(event, BatchPlanned) and self.walk.rng.random() < OVERTAKEN_SHARE:
             self.walk.expire()
 
-    def _reach(self, step: str) -> None:
+    def _at_step(self, step: str) -> None:
         if step in self.armed:
             self.armed.pop(step)()
 
@@ -147,17 +147,17 @@ class Walk:
         for _ in range(CALM_ROUNDS_MAX):
             for process in self.processes:
                 self.turn(process)
-            if self.here().position == end:
+            if self.state().position == end:
                 return
             self.group.pass_seconds(2)
-        raise AssertionError(f"seed {self.seed}: stuck at {self.here().position} of {end}; {self.group.claim(HOT)}")
+        raise AssertionError(f"seed {self.seed}: stuck at {self.state().position} of {end}; {self.group.claim(HOT)}")
 
-    def here(self) -> DeltaPartition:
+    def state(self) -> DeltaPartition:
         return self.table.state([HOT]).of(HOT)
 
     def check(self) -> None:
         offsets = [row[2] for row in self.table.rows()]
-        totals, origin = self.here().totals, self.here().origin or 0
+        totals, origin = self.state().totals, self.state().origin or 0
         end = self.log.bounds([HOT])[HOT].end
         assert len(offsets) == len(set(offsets)), f"seed {self.seed}: a record is there twice"
         assert totals.written == len(offsets), f"seed {self.seed}: rows are not what was counted"

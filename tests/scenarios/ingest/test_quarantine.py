@@ -28,12 +28,12 @@ from tests.support.quarantined import (
     EXTRA,
     GOOD,
     job_text,
-    mended,
     orders,
     quarantined,
     run_once,
     tables,
     totals,
+    with_extra_column,
     written,
 )
 
@@ -115,9 +115,9 @@ def test_a_recreated_table_neither_loses_nor_doubles_a_record_that_was_in_quaran
     produce(job.log.topics[0], [GOOD, EXTRA, BROKEN, EXTRA, GOOD])
     run_once(job, spark)
     shutil.rmtree(Path(job.table.path, deleted))
-    run_once(mended(job), spark)
+    run_once(with_extra_column(job), spark)
     assert (written(job), quarantined(job)) == ([(0, 0), (0, 1), (0, 3), (0, 4)], [(0, 2)])
-    assert replay(mended(job), spark=spark) == ReplayReport(still_bad=1, remaining=1)
+    assert replay(with_extra_column(job), spark=spark) == ReplayReport(still_bad=1, remaining=1)
     assert (written(job), quarantined(job)) == ([(0, 0), (0, 1), (0, 3), (0, 4)], [(0, 2)])
 
 

@@ -25,12 +25,12 @@ from tests.support.quarantined import (
     EXTRA,
     GOOD,
     Place,
-    mended,
     orders,
     quarantined,
     run_once,
     tables,
     totals,
+    with_extra_column,
     written,
 )
 from tests.support.waiting import wait_until
@@ -47,10 +47,10 @@ def job(bootstrap: str, topic: Topics, tmp_path: Path) -> JobSpec:
 def test_a_second_replay_finds_nothing_to_do(job: JobSpec, spark: SparkSession, produce: Produce) -> None:
     produce(job.log.topics[0], [EXTRA, BROKEN])
     run_once(job, spark)
-    replay(mended(job), spark=spark)
+    replay(with_extra_column(job), spark=spark)
     data, quarantine = tables(job)
     versions = (data.version, quarantine.version)
-    assert replay(mended(job), spark=spark) == ReplayReport(still_bad=1, remaining=1)
+    assert replay(with_extra_column(job), spark=spark) == ReplayReport(still_bad=1, remaining=1)
     data, quarantine = tables(job)
     assert (data.version, quarantine.version) == versions
 
@@ -66,7 +66,7 @@ def test_a_job_that_never_had_a_bad_record_has_nothing_to_replay(
 def test_a_large_quarantine_is_replayed_in_bounded_runs(job: JobSpec, spark: SparkSession, produce: Produce) -> None:
     produce(job.log.topics[0], [EXTRA, BROKEN, EXTRA, EXTRA, BROKEN, BROKEN, BROKEN, EXTRA])
     run_once(job, spark)
-    report = replay(mended(job), options=ReplayOptions(run_rows_max=2), spark=spark)
+    report = replay(with_extra_column(job), options=ReplayOptions(run_rows_max=2), spark=spark)
     # The pairs are (0, 1), (2, 3), (4, 5) and (6, 7); the third has nothing that fits.
     assert report == ReplayReport(runs=3, replayed=4, still_bad=4, remaining=4)
     assert written(job) == [(0, 0), (0, 2), (0, 3), (0, 7)]
@@ -76,7 +76,7 @@ def test_a_large_quarantine_is_replayed_in_bounded_runs(job: JobSpec, spark: Spa
 def test_only_records_with_the_chosen_error_are_replayed(job: JobSpec, spark: SparkSession, produce: Produce) -> None:
     produce(job.log.topics[0], [EXTRA, '{"id": 4, "note": "y"}'])
     run_once(job, spark)
-    report = replay(mended(job), options=ReplayOptions(error_contains="note"), spark=spark)
+    report = replay(with_extra_column(job), options=ReplayOptions(error_contains="note"), spark=spark)
     assert report == ReplayReport(runs=1, replayed=1, remaining=1)
     assert written(job) == [(0, 1)]
     assert quarantined(job) == [(0, 0)]
@@ -88,7 +88,7 @@ def test_records_that_the_fixed_job_would_filter_stay_in_quarantine(
     keeping = replace(job, on=replace(job.on, tombstone=TombstonePolicy.QUARANTINE))
     produce(job.log.topics[0], [None, EXTRA], key="k")
     run_once(keeping, spark)
-    assert replay(mended(job), spark=spark) == ReplayReport(runs=1, replayed=1, filtered=1, remaining=1)
+    assert replay(with_extra_column(job), spark=spark) == ReplayReport(runs=1, replayed=1, filtered=1, remaining=1)
     assert quarantined(job) == [(0, 0)]
 
 
@@ -104,11 +104,11 @@ def test_a_replay_that_crashed_is_finished_by_the_next_start_of_the_job(
     produce(job.log.topics[0], [EXTRA, BROKEN])
     run_once(job, spark)
     with pytest.raises(CrashError):
-        replay(mended(job), environment=Environment(at_step=crash_at(step)), spark=spark)
+        replay(with_extra_column(job), environment=Environment(at_step=crash_at(step)), spark=spark)
     produce(job.log.topics[0], [BROKEN])
-    run_once(mended(job), spark)
+    run_once(with_extra_column(job), spark)
     assert quarantined(job) == [*still_quarantined, (0, 2)]
-    replay(mended(job), spark=spark)
+    replay(with_extra_column(job), spark=spark)
     assert written(job) == [(0, 0)]
     assert quarantined(job) == [(0, 1), (0, 2)]
 
@@ -127,10 +127,10 @@ def test_a_crash_in_a_later_run_keeps_what_earlier_runs_did(
 
     two = ReplayOptions(run_rows_max=2)
     with pytest.raises(CrashError):
-        replay(mended(job), options=two, environment=Environment(at_step=second), spark=spark)
+        replay(with_extra_column(job), options=two, environment=Environment(at_step=second), spark=spark)
     assert quarantined(job) == [(0, number) for number in range(2, 8)]
     # Opening the job finishes the second run: four records are left.
-    assert replay(mended(job), options=two, spark=spark) == ReplayReport(runs=2, replayed=4)
+    assert replay(with_extra_column(job), options=two, spark=spark) == ReplayReport(runs=2, replayed=4)
     assert written(job) == [(0, number) for number in range(8)]
     assert quarantined(job) == []
 
@@ -143,7 +143,7 @@ def test_an_unfinished_run_that_history_forgot_stops_everything(
     data, _ = tables(job)
     data.commit_actions([], {replay_key(job.name): 1}, {})
     with pytest.raises(InvariantError):
-        replay(mended(job), spark=spark)
+        replay(with_extra_column(job), spark=spark)
     with pytest.raises(InvariantError):
         run_once(job, spark)
 
@@ -158,14 +158,17 @@ def test_two_replays_at_once_write_each_record_once(
     produce(job.log.topics[0], [EXTRA, BROKEN, EXTRA, EXTRA])
     run_once(job, spark)
     rival: list[ReplayReport] = []
-    at_step = once_at(step, lambda: rival.append(replay(mended(job), spark=spark)))
+    at_step = once_at(step, lambda: rival.append(replay(with_extra_column(job), spark=spark)))
     report = replay(
-        mended(job), options=ReplayOptions(run_rows_max=2), environment=Environment(at_step=at_step), spark=spark
+        with_extra_column(job),
+        options=ReplayOptions(run_rows_max=2),
+        environment=Environment(at_step=at_step),
+        spark=spark,
     )
     assert written(job) == [(0, 0), (0, 2), (0, 3)]
     assert quarantined(job) == [(0, 1)]
     assert report.replayed + rival[0].replayed == 3
-    assert totals(mended(job), spark).replayed == 3
+    assert totals(with_extra_column(job), spark).replayed == 3
 
 
 @pytest.mark.parametrize("step", REPLAY_STEPS)
@@ -174,13 +177,13 @@ def test_a_running_job_and_a_replay_do_not_disturb_each_other(
 ) -> None:
     produce(job.log.topics[0], [EXTRA, BROKEN])
     run_once(job, spark)
-    running = open_rounds(mended(job), spark)
+    running = open_rounds(with_extra_column(job), spark)
 
     def next_batch() -> None:
         produce(job.log.topics[0], [GOOD, BROKEN])
         running.round(flush_now=True)
 
-    replay(mended(job), environment=Environment(at_step=once_at(step, next_batch)), spark=spark)
+    replay(with_extra_column(job), environment=Environment(at_step=once_at(step, next_batch)), spark=spark)
     produce(job.log.topics[0], [BROKEN])
     running.round(flush_now=True)
     running.close()
@@ -197,7 +200,7 @@ def test_a_replay_leaves_the_positions_of_both_tables_alone(
     (partition,) = pipeline.log.partitions()
     pipeline.close()
     key = position_key(job.name, partition)
-    replay(mended(job), spark=spark)
+    replay(with_extra_column(job), spark=spark)
     assert [table.transaction(key) for table in tables(job)] == [2, 2]
 
 
@@ -212,7 +215,7 @@ def test_offsets_of_two_topic_incarnations_are_distinguished(
     recreate(topic, name)
     produce(name, [BROKEN, EXTRA])
     run_once(again, spark)
-    replay(mended(again), spark=spark)
+    replay(with_extra_column(again), spark=spark)
     assert written(job) == [(0, 0), (0, 1)]
     assert quarantined(job) == [(0, 0), (0, 1)]
     broken = pl.read_delta(quarantine_of(job))["value"].to_list()

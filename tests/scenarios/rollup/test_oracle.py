@@ -22,7 +22,7 @@ SEEDS = range(tries(1))
 """Each seed is another history."""
 
 
-def lived(
+def random_walk(
     folder: Path,
     seed: int,
     policy: str,
@@ -56,7 +56,7 @@ def lived(
 def test_every_point_matches_the_oracle_under_random_steps(
     seed: int, policy: str, publish: bool, tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    walk = lived(tmp_path, seed, policy, publish, monkeypatch)
+    walk = random_walk(tmp_path, seed, policy, publish, monkeypatch)
     rollup = walk.rollup
     walk.run_to_end()
     check(walk, policy)
@@ -74,7 +74,7 @@ def test_every_point_matches_the_oracle_under_random_steps(
 def test_every_point_matches_the_oracle_with_partitions_without_points(
     seed: int, pointless: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    walk = lived(tmp_path, seed, "drop", False, monkeypatch, pointless)
+    walk = random_walk(tmp_path, seed, "drop", False, monkeypatch, pointless)
     walk.run_to_end()
     check(walk, "drop")
     walk.finish()

@@ -153,9 +153,9 @@ class Walk:
             return False
 
     def _open(self, process: int) -> Rounds[Any]:
-        return self.rollup.open(Sharing(self.ownership, process), at_step=self._reach)
+        return self.rollup.open(Sharing(self.ownership, process), at_step=self._at_step)
 
-    def _reach(self, step: str) -> None:
+    def _at_step(self, step: str) -> None:
         if isinstance(self.fuse, int):
             self.fuse -= 1
         if self.fuse in (step, 0):

@@ -34,7 +34,7 @@ def test_only_new_progress_counts_as_progress() -> None:
     pulse = Pulse(lambda: answers.pop(0), claims.working)
     counts = []
     for _ in range(6):
-        pulse.look()
+        pulse.check()
         counts.append(claims.signs)
     assert counts == [1, 1, 2, 2, 2, 3]
 
@@ -42,5 +42,5 @@ def test_only_new_progress_counts_as_progress() -> None:
 def test_a_spark_session_that_has_not_started_is_not_a_failure() -> None:
     claims, progress = Watched(), SparkProgress("web")
     progress.begin_turn()
-    Pulse(progress, claims.working).look()
+    Pulse(progress, claims.working).check()
     assert claims.signs == 0

@@ -139,17 +139,17 @@ def test_slices_that_violate_an_invariant_give_one_span() -> None:
     assert spans({ORDERS: THREE[:2]}, ORDERS, WRITTEN) == (CommittedSlice(0, 30, WRITTEN.totals, None),)
 
 
-KNOWN = {"orders": topic_fingerprint("id1")}
+TOPIC_IDS = {"orders": topic_fingerprint("id1")}
 
 
 def test_positions_within_the_log_are_ok_and_the_lag_is_shown() -> None:
-    check = check_log({ORDERS: WRITTEN}, KNOWN, LogFacts({"orders": "id1"}, {ORDERS: Bounds(5, 37)}))
+    check = check_log({ORDERS: WRITTEN}, TOPIC_IDS, LogFacts({"orders": "id1"}, {ORDERS: Bounds(5, 37)}))
     assert check.ok
     assert check.facts == {"lag_records": 7, "epochs_compared": 0}
 
 
 def test_a_position_beyond_the_log_is_found() -> None:
-    check = check_log({ORDERS: WRITTEN}, KNOWN, LogFacts({"orders": "id1"}, {ORDERS: Bounds(5, 29)}))
+    check = check_log({ORDERS: WRITTEN}, TOPIC_IDS, LogFacts({"orders": "id1"}, {ORDERS: Bounds(5, 29)}))
     assert check.violation == at(29, ViolationKind.BEYOND_POSITION, 30)
 
 
@@ -157,7 +157,7 @@ def test_a_position_beyond_the_log_is_found() -> None:
 def test_a_log_that_lost_what_was_read_and_grew_again_is_found(end: int | None, first: int) -> None:
     mark = EpochMark(end=30, epoch=4)
     lost = LogFacts({"orders": "id1"}, {ORDERS: Bounds(5, 37)}, lost=(LostTail(ORDERS, mark, end),))
-    check = check_log({ORDERS: replace(WRITTEN, mark=mark)}, KNOWN, lost)
+    check = check_log({ORDERS: replace(WRITTEN, mark=mark)}, TOPIC_IDS, lost)
     assert check.verdict is Verdict.VIOLATED
     assert check.violation == at(first, ViolationKind.NOT_IN_LOG, 30)
 
@@ -165,21 +165,21 @@ def test_a_log_that_lost_what_was_read_and_grew_again_is_found(end: int | None, 
 def test_a_log_without_leader_epochs_cannot_show_truncation() -> None:
     states = {ORDERS: replace(WRITTEN, mark=EpochMark(30, 4)), RETURNS: WRITTEN}
     bounds = {ORDERS: Bounds(5, 37), RETURNS: Bounds(0, 30)}
-    check = check_log(states, KNOWN, LogFacts({"orders": "id1"}, bounds, silent=frozenset([ORDERS])))
+    check = check_log(states, TOPIC_IDS, LogFacts({"orders": "id1"}, bounds, silent=frozenset([ORDERS])))
     assert check.verdict is Verdict.NOT_PROVEN
     assert check.unproven[0].what.startswith(f"{ORDERS}: the log has no leader epochs")
     assert check.facts["epochs_compared"] == 0
 
 
 def test_a_gap_ahead_is_a_warning() -> None:
-    check = check_log({ORDERS: WRITTEN}, KNOWN, LogFacts({"orders": "id1"}, {ORDERS: Bounds(31, 37)}))
+    check = check_log({ORDERS: WRITTEN}, TOPIC_IDS, LogFacts({"orders": "id1"}, {ORDERS: Bounds(31, 37)}))
     assert check.ok
     assert len(check.warnings) == 1
 
 
 @pytest.mark.parametrize("now", [{"orders": "id9"}, {}])
 def test_a_recreated_or_deleted_topic_is_found(now: dict[str, str]) -> None:
-    assert not check_log({ORDERS: WRITTEN}, KNOWN, LogFacts(now, {})).ok
+    assert not check_log({ORDERS: WRITTEN}, TOPIC_IDS, LogFacts(now, {})).ok
 
 
 def test_a_range_gives_way_to_an_exact_offset_of_its_partition() -> None:

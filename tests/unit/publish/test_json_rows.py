@@ -18,19 +18,19 @@ from tests.unit.publish.any_rows import ROW, ROWS, SCHEMA, cut, table_of
 
 
 def test_a_row_is_one_object() -> None:
-    [record] = json_records(table_of([{**ROW, "q50": 4.25}]))
+    [record] = json_records(table_of([{**ROW, "mean": 4.25}]))
     assert record.key == ROW["series"].encode()
     assert record.value == (
         b'{"series":"cpuload.usage.user{\\"dc\\":\\"abc\\",\\"host\\":\\"host01\\"}","metric":"cpuload.usage.user",'
         b'"tags":{"dc":"abc","host":"host01"},"interval":"10m","window_start":"2023-11-14T22:20:00Z",'
-        b'"window_end":"2023-11-14T22:30:00Z","count":10,"sum":50.0,"min":0.5,"max":9.5,"q50":4.25,"revision":0,'
+        b'"window_end":"2023-11-14T22:30:00Z","count":10,"sum":50.0,"min":0.5,"max":9.5,"mean":4.25,"revision":0,'
         b'"close":7,"bucket":200,"day":"2023-11-14"}'
     )
 
 
 def test_a_missing_value_is_null() -> None:
     [record] = json_records(table_of([ROW]))
-    assert json.loads(record.value)["q50"] is None
+    assert json.loads(record.value)["mean"] is None
 
 
 def test_a_column_of_another_kind_is_refused() -> None:

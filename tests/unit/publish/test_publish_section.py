@@ -57,7 +57,7 @@ def test_a_topic_is_a_valid_log(tmp_path: Path) -> None:
     assert loaded(tmp_path, "{topic: out}") == PublishSpec("out")
 
 
-def test_everything_can_be_stated(tmp_path: Path) -> None:
+def test_every_key_is_read(tmp_path: Path) -> None:
     text = (
         '{topic: out, format: json, bootstrap: "b:9093", positions_topic: places, buckets: 4, '
         'security: {protocol: SASL_SSL, sasl_mechanism: PLAIN, sasl_username: ann, sasl_password: "${env:PW}", '

@@ -60,7 +60,7 @@ def test_a_dropped_download_is_retried(tmp_path: Path) -> None:
     assert registry.asked == 3
 
 
-def test_attempts_end_and_leave_nothing_that_looks_whole(tmp_path: Path) -> None:
+def test_failed_downloads_end_after_a_bound_and_leave_no_jar(tmp_path: Path) -> None:
     broken = Registry(failures=ATTEMPTS_MAX)
     with pytest.raises(TransientError):
         resolve_with(REQUEST, tmp_path, broken, pause=no_pause)

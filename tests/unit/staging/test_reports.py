@@ -16,7 +16,7 @@ from penstock.staging.reports import Gathered, check_conserved, gather
 from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, fanout_flow, type_flow
 
 SCHEMA = pa.schema([("n", pa.int64())])
-HERE = Partition(KEY[0], TOPIC_ID, KEY[1])
+PARTITION = Partition(KEY[0], TOPIC_ID, KEY[1])
 
 
 def gathered(**counts: Counts) -> Gathered:
@@ -38,7 +38,7 @@ def test_reports_of_several_tasks_add_up_by_partition_and_type() -> None:
     result = gather([decode_report(encode_report(report)) for report in reports])
     assert result.shares[KEY] == {"a": Share(Counts(5, 3, 2), first=101), UNROUTED: Share(Counts(1, 0, 1))}
     assert (result.total, result.first_error) == (Counts(7, 4, 3), "the first")
-    assert (result.mark_of(HERE), result.reasons) == (EpochMark(108, 1), (Reason("k", 1, "x"),))
+    assert (result.mark_of(PARTITION), result.reasons) == (EpochMark(108, 1), (Reason("k", 1, "x"),))
 
 
 def test_records_that_were_refused_come_back_with_their_reasons() -> None:

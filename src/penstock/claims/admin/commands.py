@@ -192,7 +192,7 @@ def release(of: CoordinatedGroup, place: str, seek: int | None = None) -> Releas
     `seek` sets the position too. FencedError if the owner changes meanwhile.
     """
     with _reading(of) as reader:
-        before = _found(reader, place)
+        before = _claim_named(reader, place)
         token = before.claim.token
         if not before.claim.held and seek is None:
             return ReleaseReport(before, token, before.claim.position, released=False)
@@ -258,7 +258,7 @@ def _refuse_paused(reader: LogReader) -> None:
 # names
 
 
-def _found(reader: LogReader, place: str) -> ListedClaim:
+def _claim_named(reader: LogReader, place: str) -> ListedClaim:
     """The claim of TOPIC/PARTITION; of a recreated topic, that of its newest topic id."""
     if not _PLACE.fullmatch(place):
         raise UserError(f"{place} is not a partition", hint="write TOPIC/PARTITION, such as orders/0")

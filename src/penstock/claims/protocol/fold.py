@@ -131,7 +131,7 @@ def _absent(group: GroupState, offset: int, who: MemberId) -> None:
 
 
 def _free_all(group: GroupState, offset: int, who: MemberId) -> None:
-    """A process is gone: its partitions are free."""
+    """A process has ended: its partitions are free."""
     for partition, claim in group.claims.items():
         if claim.held_by(who):
             group.claims[partition] = _freed(claim, offset)

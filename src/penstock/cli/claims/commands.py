@@ -145,7 +145,7 @@ def release(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Release the claim of a process that is gone or stuck: a higher token fences it.
+    """Release the claim of a process that has ended or hangs: a higher token fences it.
 
     A live member may claim the partition again; stop it first to prevent that.
     """

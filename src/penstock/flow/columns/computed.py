@@ -103,7 +103,7 @@ def _type(expression: Expression, schema: pa.Schema) -> pa.DataType:
             return _common_type(expression, args, schema)
         case Call(function=function, args=args):
             spec = FUNCTIONS[function]
-            # The bounds of substr are constants, which the parser has seen to.
+            # The parser has checked that the bounds of substr are constants.
             for kind in (_type(arg, schema) for arg in (args[:1] if function == "substr" else args)):
                 if not spec.takes(kind):
                     raise UserError(
@@ -174,7 +174,7 @@ def _day(values: pa.Array, faults: Faults) -> pa.Array:
 
 
 def _cut(texts: pa.Array, bounds: Sequence[Expression]) -> pa.Array:
-    # That they are whole numbers is seen to by the parser.
+    # The parser has checked that they are whole numbers.
     start, length = (bound.value for bound in bounds if isinstance(bound, Constant))
     assert isinstance(start, int) and isinstance(length, int)
     return pc.utf8_slice_codeunits(texts, start - 1, start - 1 + length)

@@ -113,8 +113,8 @@ class Fanout:
         """The records that can have a type; tombstones follow their policy."""
         values = part.column("value")
         policy = self._flow.on.tombstone
-        beside_value = self._flow.route.by in ("key", "header")
-        if not values.null_count or (policy is TombstonePolicy.ROW and beside_value):
+        by_metadata = self._flow.route.by in ("key", "header")
+        if not values.null_count or (policy is TombstonePolicy.ROW and by_metadata):
             return part
         dead = part.filter(values.is_null())
         if policy is TombstonePolicy.FILTER:

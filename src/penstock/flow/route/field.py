@@ -62,14 +62,14 @@ class FieldRouter:
 
     def route_rest(self, batch: pa.RecordBatch) -> Routed:
         if batch.num_rows <= SINGLY_RECORDS_MAX:
-            return _sorted([self._settle_singly(batch)])
+            return _sorted([self._route_singly(batch)])
         guessed = self._guessed(batch.column("value"))
         numbers = pc.invert(pc.starts_with(guessed, b'"')).fill_null(False)
         result: list[Routed] = []
         for numeric, part in ((False, batch.filter(pc.invert(numbers))), (True, batch.filter(numbers))):
             if part.num_rows:
                 decoded = self._readers[numeric].decode(part)
-                result += [self._as_read(decoded.rows, numeric), self._settle_singly(decoded.bad.kafka)]
+                result += [self._as_read(decoded.rows, numeric), self._route_singly(decoded.bad.kafka)]
         return _sorted(result)
 
     def _guessed(self, values: pa.Array) -> pa.Array:
@@ -87,7 +87,7 @@ class FieldRouter:
         values = evaluate(Field(self._path), rows, {}).cast(pa.string())
         return self._routed(rows.kafka, values, pa.repeat(numeric, len(values)), bad_rows(rows.kafka, {}))
 
-    def _settle_singly(self, batch: pa.RecordBatch) -> Routed:
+    def _route_singly(self, batch: pa.RecordBatch) -> Routed:
         errors: dict[int, str] = {}
         result: list[tuple[str | None, bool]] = []
         for row, record in enumerate(batch.column("value").to_pylist()):

@@ -129,14 +129,14 @@ def record_offsets(
         return np.empty(0, np.int64)
     consumer.assign([TopicPartition(partition.topic, partition.number, start)])
     parts: list[Offsets] = []
-    done, heard_at = start, time.monotonic()
+    done, answered_at = start, time.monotonic()
     try:
         while done < end:
             messages = consumer.consume(MESSAGES_PER_CALL, _CALL_SECONDS)
             offsets, ended = _offsets(messages, bootstrap, partition)
             if offsets or ended:
-                heard_at = time.monotonic()
-            elif time.monotonic() - heard_at > SILENCE_SECONDS_MAX:
+                answered_at = time.monotonic()
+            elif time.monotonic() - answered_at > SILENCE_SECONDS_MAX:
                 raise TransientError(
                     f"Kafka at {bootstrap} gave no record of {partition} for {SILENCE_SECONDS_MAX:g} s",
                     detail=f"offsets [{done}, {end}) were still to be read",

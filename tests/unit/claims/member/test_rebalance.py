@@ -73,7 +73,7 @@ def test_when_a_member_dies_the_others_have_its_share_within_three_intervals() -
     assert Counter(group.owners()) == {"anna": 6, "bert": 6}
 
 
-def test_nothing_moves_when_all_is_fair() -> None:
+def test_no_partition_moves_while_shares_are_balanced() -> None:
     group = VirtualGroup(partitions=7)
     for name in ("anna", "bert", "cleo"):
         group.start(name)

@@ -36,14 +36,14 @@ from tests.support.coordination import ANNA, BERT, CLEO, INTERVAL, web
 
 INCARNATIONS = (ANNA, BERT, CLEO, MemberId("anna", "a2"))
 PARTITIONS = (web(0), web(1))
-DRAFTS_MAX = 120
+PLANNED_MAX = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class PlannedRecord:
     """A record to be: its sender has not yet read the last `behind` records; `number` is an offset or a choice.
 
-    A `plausible` draft is sent by the owner of the partition, where the kind of record needs one.
+    A `plausible` one is sent by the owner of the partition, where the kind of record needs one.
     """
 
     kind: type[Record]
@@ -70,33 +70,33 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What the sender has read when it sends a draft."""
+    """What the sender has read when it sends the record."""
 
     state: GroupState
-    draft: Draft
+    planned: PlannedRecord
 
     @property
     def claim(self) -> Claim:
-        return self.state.claim(self.draft.partition)
+        return self.state.claim(self.planned.partition)
 
     @property
     def member_last(self) -> int | None:
-        member = self.state.members.get(self.draft.who.client_id)
+        member = self.state.members.get(self.planned.who.client_id)
         return None if member is None else member.last
 
     @property
     def sender(self) -> MemberId:
-        owner = self.claim.owner if self.draft.kind in _OF_OWNERS else None
-        return (owner or self.draft.who) if self.draft.plausible else self.draft.who
+        owner = self.claim.owner if self.planned.kind in _OF_OWNERS else None
+        return (owner or self.planned.who) if self.planned.plausible else self.planned.who
 
 
 def _beats(view: _View) -> tuple[Beat, ...]:
-    return (Beat(view.draft.partition, view.claim.token, view.draft.number, seeks=view.claim.seeks),)
+    return (Beat(view.planned.partition, view.claim.token, view.planned.number, seeks=view.claim.seeks),)
 
 
 def _requests(view: _View) -> tuple[ClaimRequest, ...]:
-    several = PARTITIONS if view.draft.number % 3 == 0 else (view.draft.partition,)
-    return tuple(ClaimRequest(item, view.state.claim(item).token, view.draft.number // 10) for item in several)
+    several = PARTITIONS if view.planned.number % 3 == 0 else (view.planned.partition,)
+    return tuple(ClaimRequest(item, view.state.claim(item).token, view.planned.number // 10) for item in several)
 
 
 _CONTENT: dict[type[Record], Callable[[_View], dict[str, Any]]] = {
@@ -106,28 +106,28 @@ _CONTENT: dict[type[Record], Callable[[_View], dict[str, Any]]] = {
         "wants": requested_topics(PARTITIONS),
     },
     LeavingGroup: lambda view: {"beats": _beats(view)},
-    ForgettingMember: lambda view: {"client_id": view.draft.who.client_id, "if_last": view.member_last or 0},
+    ForgettingMember: lambda view: {"client_id": view.planned.who.client_id, "if_last": view.member_last or 0},
     BalancingGroup: lambda view: {"if_changed": view.state.changed or 0},
-    Heartbeat: lambda view: {"wants": requested_topics(PARTITIONS[: view.draft.number % 5]), "beats": _beats(view)},
+    Heartbeat: lambda view: {"wants": requested_topics(PARTITIONS[: view.planned.number % 5]), "beats": _beats(view)},
     ClaimingPartition: lambda view: {"requests": _requests(view)},
     ReleasingPartition: lambda view: {"beats": _beats(view)},
     ClaimingMessages: lambda view: {
         "token": view.claim.token,
         "if_seeks": view.claim.seeks,
-        "end": max(view.draft.number, (view.claim.claimed or 0) + 1),
+        "end": max(view.planned.number, (view.claim.claimed or 0) + 1),
     },
     Seeking: lambda view: {
         "if_token": view.claim.token,
         "if_seeks": view.claim.seeks,
-        "position": view.draft.number,
+        "position": view.planned.number,
     },
     FreeingPartition: lambda view: {
         "if_token": view.claim.token,
-        "position": view.draft.number if view.draft.number % 2 else None,
+        "position": view.planned.number if view.planned.number % 2 else None,
     },
-    ForgettingPartitions: lambda view: {"partitions": (view.draft.partition,)},
-    ReleaseGroup: lambda view: {"pause_id": f"p{view.draft.number % 2}"},
-    ResumingGroup: lambda view: {"pause_id": f"p{view.draft.number % 2}"},
+    ForgettingPartitions: lambda view: {"partitions": (view.planned.partition,)},
+    ReleaseGroup: lambda view: {"pause_id": f"p{view.planned.number % 2}"},
+    ResumingGroup: lambda view: {"pause_id": f"p{view.planned.number % 2}"},
 }
 _ABOUT_NO_PARTITION = (
     JoiningGroup,
@@ -151,15 +151,15 @@ _WEIGHTS: dict[type[Record], int] = {
 _KINDS = [kind for kind in _CONTENT for _ in range(_WEIGHTS.get(kind, 1))]
 
 
-def random_drafts() -> st.SearchStrategy[list[Draft]]:
-    """Long lists by a seed: hypothesis, drawing one draft at a time, would mostly draw short ones."""
+def random_plans() -> st.SearchStrategy[list[PlannedRecord]]:
+    """Long lists by a seed: hypothesis, drawing one at a time, would mostly draw short ones."""
     return st.integers(0, 2**32 - 1).map(drafts_of)
 
 
-def drafts_of(seed: int) -> list[Draft]:
+def drafts_of(seed: int) -> list[PlannedRecord]:
     rng = random.Random(seed)
     return [
-        Draft(
+        PlannedRecord(
             kind=rng.choice(_KINDS),
             who=rng.choice(INCARNATIONS),
             partition=rng.choice((*PARTITIONS, PARTITIONS[0])),
@@ -167,18 +167,18 @@ def drafts_of(seed: int) -> list[Draft]:
             number=rng.randrange(40),
             plausible=rng.random() < 0.8,
         )
-        for _ in range(rng.randrange(DRAFTS_MAX))
+        for _ in range(rng.randrange(PLANNED_MAX))
     ]
 
 
-def log_of(drafts: list[Draft]) -> list[Step]:
-    """The log that these drafts become, folded; two members have joined before."""
+def log_of(planned_records: list[PlannedRecord]) -> list[Step]:
+    """The log that these records become, folded; two members have joined before."""
     states = [GroupState()]
     steps = []
-    joins = [Draft(JoiningGroup, who, PARTITIONS[0], 0, 0, False) for who in (ANNA, BERT)]
-    for offset, draft in enumerate([*joins, *drafts]):
-        state = states[max(0, len(states) - 1 - draft.behind)]
-        record = _record(_View(state, draft), offset)
+    joins = [PlannedRecord(JoiningGroup, who, PARTITIONS[0], 0, 0, False) for who in (ANNA, BERT)]
+    for offset, planned in enumerate([*joins, *planned_records]):
+        state = states[max(0, len(states) - 1 - planned.behind)]
+        record = _record(_View(state, planned), offset)
         after = states[-1].copy()
         refusal = apply(after, offset, record, float(offset))
         steps.append(Step(offset, record, states[-1], after, refusal))
@@ -187,8 +187,8 @@ def log_of(drafts: list[Draft]) -> list[Step]:
 
 
 def _record(view: _View, seq: int) -> Record:
-    draft = view.draft
-    content = _CONTENT[draft.kind](view)
-    if draft.kind not in _ABOUT_NO_PARTITION:
-        content["partition"] = draft.partition
-    return draft.kind(who=view.sender, seq=seq, **content)
+    planned = view.planned
+    content = _CONTENT[planned.kind](view)
+    if planned.kind not in _ABOUT_NO_PARTITION:
+        content["partition"] = planned.partition
+    return planned.kind(who=view.sender, seq=seq, **content)

@@ -257,7 +257,7 @@ def test_a_newer_record_stops_the_reader_even_if_its_fields_are_strange() -> Non
         decode(b'{"penstock":3}', GROUP)
 
 
-def test_d7_a_member_that_reads_a_version_1_record_stops_with_a_hint_to_use_another_topic() -> None:
+def test_a_member_that_reads_a_version_1_record_stops_with_a_hint_to_use_another_topic() -> None:
     """It has no key, and one group lies in many partitions: of which group this one is does not matter."""
     for group in (GROUP, "kitchen"):
         old = json.dumps({"penstock": 1, "kind": "Heartbeat", "of": 8, "group": group}).encode()

@@ -25,25 +25,35 @@ from penstock.claims.protocol.records import (
 from penstock.claims.protocol.state import GroupState, MemberState
 from penstock.logs.log import Partition
 from tests.support.coordination import GROUP
-from tests.unit.claims.protocol.random_log import DRAFTS_MAX, PARTITIONS, Draft, Step, drafts_of, log_of, random_drafts
+from tests.unit.claims.protocol.random_log import (
+    PARTITIONS,
+    PLANNED_MAX,
+    PlannedRecord,
+    Step,
+    drafts_of,
+    log_of,
+    random_plans,
+)
 
 INSTANTS = st.floats(-1e6, 1e6)
 
 
 @given(
-    random_drafts(),
-    st.lists(INSTANTS, min_size=DRAFTS_MAX + 2, max_size=DRAFTS_MAX + 2),
+    random_plans(),
+    st.lists(INSTANTS, min_size=PLANNED_MAX + 2, max_size=PLANNED_MAX + 2),
 )
-def test_every_reader_agrees_at_every_prefix_under_any_clock(drafts: list[Draft], read_at: list[float]) -> None:
+def test_every_reader_agrees_at_every_prefix_under_any_clock(
+    planned_records: list[PlannedRecord], read_at: list[float]
+) -> None:
     view = GroupView(GROUP, 10.0)
-    for step in log_of(drafts):
+    for step in log_of(planned_records):
         view.read(step.offset, step.record, read_at[step.offset], float(step.offset))
         assert view.state == step.after
 
 
-@given(random_drafts(), st.integers(0, DRAFTS_MAX))
-def test_a_reader_from_a_snapshot_agrees_with_a_full_reader(drafts: list[Draft], cut: int) -> None:
-    steps = log_of(drafts)
+@given(random_plans(), st.integers(0, PLANNED_MAX))
+def test_a_reader_from_a_snapshot_agrees_with_a_full_reader(planned_records: list[PlannedRecord], cut: int) -> None:
+    steps = log_of(planned_records)
     state = steps[cut].before.copy() if cut < len(steps) else GroupState()
     for step in steps[cut:]:
         record = decode(encode(step.record, GROUP, 1), GROUP)[0]
@@ -51,9 +61,9 @@ def test_a_reader_from_a_snapshot_agrees_with_a_full_reader(drafts: list[Draft],
         assert (state, refusal) == (step.after, step.refusal)
 
 
-@given(random_drafts())
-def test_a_refused_record_changes_nothing(drafts: list[Draft]) -> None:
-    for step in log_of(drafts):
+@given(random_plans())
+def test_a_refused_record_changes_nothing(planned_records: list[PlannedRecord]) -> None:
+    for step in log_of(planned_records):
         assert step.after.next_offset == step.offset + 1
         if step.refusal is not None:
             assert step.after.claims == step.before.claims
@@ -62,9 +72,9 @@ def test_a_refused_record_changes_nothing(drafts: list[Draft]) -> None:
             assert alive == {key: item.who for key, item in step.before.members.items()}
 
 
-@given(random_drafts())
-def test_tokens_only_grow_and_every_new_owner_has_a_new_one(drafts: list[Draft]) -> None:
-    for step in log_of(drafts):
+@given(random_plans())
+def test_tokens_only_grow_and_every_new_owner_has_a_new_one(planned_records: list[PlannedRecord]) -> None:
+    for step in log_of(planned_records):
         for partition in PARTITIONS:
             before, after = step.claims(partition)
             if forgotten(step, partition):
@@ -74,9 +84,9 @@ def test_tokens_only_grow_and_every_new_owner_has_a_new_one(drafts: list[Draft])
                 assert after.token > before.token
 
 
-@given(random_drafts())
-def test_a_partition_changes_hands_only_by_a_claim_of_its_new_owner(drafts: list[Draft]) -> None:
-    for step in log_of(drafts):
+@given(random_plans())
+def test_a_partition_changes_hands_only_by_a_claim_of_its_new_owner(planned_records: list[PlannedRecord]) -> None:
+    for step in log_of(planned_records):
         for partition in PARTITIONS:
             before, after = step.claims(partition)
             if forgotten(step, partition):
@@ -89,17 +99,17 @@ def test_a_partition_changes_hands_only_by_a_claim_of_its_new_owner(drafts: list
                 assert isinstance(step.record, ClaimingPartition)
 
 
-@given(random_drafts())
-def test_only_present_members_hold_anything(drafts: list[Draft]) -> None:
-    for step in log_of(drafts):
+@given(random_plans())
+def test_only_present_members_hold_anything(planned_records: list[PlannedRecord]) -> None:
+    for step in log_of(planned_records):
         for claim in step.after.claims.values():
             assert not claim.held or (claim.owner is not None and step.after.present(claim.owner))
 
 
-@given(random_drafts())
-def test_a_token_has_only_one_owner_ever(drafts: list[Draft]) -> None:
+@given(random_plans())
+def test_a_token_has_only_one_owner_ever(planned_records: list[PlannedRecord]) -> None:
     owners: dict[object, object] = {}
-    for step in log_of(drafts):
+    for step in log_of(planned_records):
         for partition in PARTITIONS:
             claim = step.claims(partition)[1]
             if forgotten(step, partition):
@@ -113,9 +123,9 @@ def forgotten(step: Step, partition: Partition) -> bool:
     return isinstance(step.record, ForgettingPartitions) and partition not in step.after.claims
 
 
-@given(random_drafts())
-def test_a_position_falls_only_by_a_seek(drafts: list[Draft]) -> None:
-    for step in log_of(drafts):
+@given(random_plans())
+def test_a_position_falls_only_by_a_seek(planned_records: list[PlannedRecord]) -> None:
+    for step in log_of(planned_records):
         for partition in PARTITIONS:
             before, after = step.claims(partition)
             sought = isinstance(step.record, Seeking | FreeingPartition) or forgotten(step, partition)
@@ -129,9 +139,9 @@ def _spans(member: MemberState) -> list[tuple[int, int]]:
     return [span for topic in member.wants for span in topic.spans]
 
 
-@given(random_drafts())
-def test_the_target_gives_every_requested_partition_to_one_present_member(drafts: list[Draft]) -> None:
-    for step in log_of(drafts):
+@given(random_plans())
+def test_the_target_gives_every_requested_partition_to_one_present_member(planned_records: list[PlannedRecord]) -> None:
+    for step in log_of(planned_records):
         if step.after.balanced == step.offset:
             given_out = [partition for partitions in step.after.target.values() for partition in partitions]
             spans = [span for member in step.after.members.values() if member.present for span in _spans(member)]
@@ -142,26 +152,26 @@ def test_the_target_gives_every_requested_partition_to_one_present_member(drafts
             assert all(step.after.members[client_id].present for client_id in step.after.target)
 
 
-@given(random_drafts())
-def test_nothing_is_claimed_while_the_group_is_paused(drafts: list[Draft]) -> None:
-    for step in log_of(drafts):
+@given(random_plans())
+def test_nothing_is_claimed_while_the_group_is_paused(planned_records: list[PlannedRecord]) -> None:
+    for step in log_of(planned_records):
         if step.before.pauses and isinstance(step.record, ClaimingPartition):
             assert step.refusal is not None
 
 
-@given(random_drafts())
-def test_given_up_records_are_listed_once_and_in_order(drafts: list[Draft]) -> None:
-    for step in log_of(drafts):
+@given(random_plans())
+def test_given_up_records_are_listed_once_and_in_order(planned_records: list[PlannedRecord]) -> None:
+    for step in log_of(planned_records):
         for partition in PARTITIONS:
             given_up = step.claims(partition)[1].given_up
             assert all(start < end for start, end in given_up)
             assert all(one[1] <= other[0] for one, other in pairwise(given_up))
 
 
-@given(random_drafts())
-def test_at_most_once_no_offset_is_claimed_twice(drafts: list[Draft]) -> None:
+@given(random_plans())
+def test_at_most_once_no_offset_is_claimed_twice(planned_records: list[PlannedRecord]) -> None:
     claimed: Counter[tuple[Partition, int]] = Counter()
-    for step in log_of(drafts):
+    for step in log_of(planned_records):
         record = step.record
         if step.refusal is not None:
             continue

@@ -17,7 +17,7 @@ from penstock.claims.protocol.records import LeavingGroup, MemberId, RequestedTo
 from penstock.claims.protocol.snapshots import Snapshot, decode_snapshot, encode_snapshot, snapshots_of
 from penstock.claims.protocol.state import Claim, GroupState, MemberState, Pause
 from penstock.logs.log import Partition
-from tests.unit.claims.protocol.random_log import Draft, log_of, random_drafts
+from tests.unit.claims.protocol.random_log import PlannedRecord, log_of, random_plans
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "claims" / "v2" / "Snapshot.json"
 ANNA, BERT = MemberId("anna", "5f3a"), MemberId("bert", "77b0")
@@ -73,9 +73,9 @@ def test_version_2_is_still_read() -> None:
 # a snapshot restores the fold
 
 
-@given(random_drafts(), st.integers(0, 100))
-def test_reading_from_a_snapshot_gives_the_same_state(drafts: list[Draft], cut: int) -> None:
-    steps = log_of(drafts)
+@given(random_plans(), st.integers(0, 100))
+def test_reading_from_a_snapshot_gives_the_same_state(planned_records: list[PlannedRecord], cut: int) -> None:
+    steps = log_of(planned_records)
     before = steps[min(cut, len(steps) - 1)].before
     restored = decode_snapshot(encode_snapshot(Snapshot("t", "shop", 1.0, before)), "shop").state
     assert restored == before
@@ -110,7 +110,7 @@ def test_unreadable_snapshots_and_those_of_other_groups_are_skipped() -> None:
 @pytest.mark.parametrize(
     "content", [{"penstock": 3}, {"penstock": 1}, {"fold": FOLD_VERSION + 1}, {"fold": "x"}], ids=str
 )
-def test_d10_a_snapshot_of_another_version_stops_the_reader_as_the_group_is_not_new(content: dict[str, Any]) -> None:
+def test_a_snapshot_of_another_version_stops_the_reader_as_the_group_is_not_new(content: dict[str, Any]) -> None:
     with pytest.raises(UnknownVersionError):
         snapshots_of("shop", [at(7), changed(**content)])
 

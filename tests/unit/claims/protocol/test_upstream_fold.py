@@ -119,9 +119,9 @@ LIVE = [0.0, 0.0, 0.0, 1.0, 30.0, 151.0, 152.0, 153.0, 154.0, 155.0, 156.0]
 
 def test_p1_later_and_earlier_readers_agree_at_every_offset() -> None:
     records = contested()
-    _, seen_live = view_of(records, LIVE, LIVE)
+    _, read_live = view_of(records, LIVE, LIVE)
     _, replayed = view_of(records, [86_400.0] * len(records), LIVE)
-    assert replayed == seen_live
+    assert replayed == read_live
     assert [state.claim(WEB).owner for state in replayed[3:]] == [ANNA, ANNA, ANNA, BERT, BERT, BERT, BERT, BERT]
 
 

@@ -109,8 +109,8 @@ def test_rows_keep_their_order_inside_the_day_that_the_calendar_gives_them(insta
         result[item.day] = item.rows.column("n").to_pylist()
         assert item.offsets.tolist() == result[item.day]
     expected: dict[str, list[int]] = {}
-    for number, each_instant in enumerate(instants):
-        expected.setdefault(each_instant.date().isoformat(), []).append(number)
+    for number, instant in enumerate(instants):
+        expected.setdefault(instant.date().isoformat(), []).append(number)
     assert result == expected
 
 

@@ -178,6 +178,6 @@ def test_payloads_are_unpacked() -> None:
     assert ([value for *_, value in outcome.points], list(outcome.bad)) == ([1.0, 2.0], [1])
 
 
-def test_a_tag_bomb_is_bad() -> None:
+def test_a_record_with_too_many_tags_is_bad() -> None:
     tags = "".join(f",t{number}=x" for number in range(65))
     assert error_of("influx", f"m{tags} f=1 1".encode()) == "tags: 65 tags: a series has at most 64"

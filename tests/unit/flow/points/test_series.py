@@ -32,7 +32,7 @@ def test_a_series_keeps_its_number() -> None:
     ]
 
 
-def test_an_empty_book_has_a_frame() -> None:
+def test_without_series_the_frame_is_empty_and_has_its_columns() -> None:
     frame = SeriesBook().frame()
     assert frame.height == 0
     assert frame.schema == {"series": pl.UInt32, "metric": pl.String, "tags": pl.String, "bucket": pl.Int16}

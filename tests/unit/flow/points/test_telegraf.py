@@ -298,7 +298,7 @@ def test_payloads_are_unpacked() -> None:
     assert (list(outcome.bad), outcome.filtered) == ([1], 2)
 
 
-def test_a_tag_bomb_is_bad() -> None:
+def test_a_record_with_too_many_tags_is_bad() -> None:
     many = json.dumps({f"t{number}": "x" for number in range(65)})
     assert error_of("telegraf", record('{"f":1}', tags=many)) == "tags: 65 tags: a series has at most 64"
     fitting = json.dumps({f"t{number}": "x" for number in range(64)})

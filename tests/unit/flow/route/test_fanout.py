@@ -126,7 +126,7 @@ def test_a_type_that_takes_no_part_is_only_counted_and_counted_right(tmp_path: P
     assert outcome.shares["visits"] == Share(Counts(read=2), first=100)
 
 
-def test_a_catch_up_looks_at_its_own_types_and_nothing_else(tmp_path: Path) -> None:
+def test_a_catch_up_reads_only_its_own_types(tmp_path: Path) -> None:
     values: list[Record] = [
         record("order", 0),
         record("visit", 1),

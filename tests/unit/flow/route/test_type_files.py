@@ -55,7 +55,7 @@ def files_in(folder: Path) -> list[Path]:
     return sorted((folder / "root").rglob("*.pq"))
 
 
-def test_files_are_opened_late(tmp_path: Path) -> None:
+def test_no_file_is_opened_before_rows_have_to_be_written(tmp_path: Path) -> None:
     pool = pool_of(tmp_path)
     for number in range(300):
         add(pool, (A, B)[number % 2], f"day {number}", number)
@@ -164,7 +164,7 @@ def test_a_footer_holds_all_that_a_rebuild_needs(tmp_path: Path) -> None:
     assert [(name.start, name.end) for name in names if name] == [(120, 900), (50, 900)]
 
 
-def test_a_file_that_closed_early_does_not_guess_how_many_there_are(tmp_path: Path) -> None:
+def test_a_file_that_closed_early_states_no_number_of_files(tmp_path: Path) -> None:
     pool = pool_of(tmp_path, row_group_bytes_max=1, open_writers_max=1)
     add(pool, A, "d1", 1)
     add(pool, B, "d1", 2)

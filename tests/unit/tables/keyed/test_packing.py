@@ -59,7 +59,7 @@ def test_rows_of_one_key_are_in_their_order_and_equal_ones_as_they_came(rows: li
     assert kept == sorted({row[0] for row in rows})
 
 
-def test_no_value_comes_before_every_value() -> None:
+def test_null_sorts_before_every_value() -> None:
     assert np.argsort(packed([pl.Series(["b", None, "a"])])).tolist() == [1, 2, 0]
     assert np.argsort(packed([pl.Series([5, None, -(2**62)])])).tolist() == [1, 2, 0]
     assert packed([pl.Series([None, None], dtype=pl.Int64)]).tolist() == [0, 0]

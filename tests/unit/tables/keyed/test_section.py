@@ -40,14 +40,14 @@ def faults(load: Load, more: str, further: str = "") -> list[tuple[str, str]]:
     return [(fault.key, fault.message) for fault in caught.value.faults]
 
 
-def test_defaults(load: Load) -> None:
+def test_omitted_keys_have_their_defaults(load: Load) -> None:
     spec = load("row_keys: [number]")
     assert spec.layout.row_keys == ("number",) and spec.layout.partition_keys == ()
     assert (spec.layout.sequence, spec.layout.delete, spec.layout.merge, spec.layout.buckets) == (None, None, False, 16)
     assert (spec.partition_by, spec.tombstones_path) == (("_bucket",), "/lake/keyed_tombstones")
 
 
-def test_everything_that_can_be_stated(load: Load) -> None:
+def test_every_key_is_read(load: Load) -> None:
     spec = load(
         "partition_keys: [device, state], row_keys: [number], sequence: at, delete: \"state = 'gone'\", "
         "partial_updates: merge, buckets: 4, chunk_rows: 100, tombstone_retention: 2d"
@@ -67,7 +67,7 @@ def test_everything_that_can_be_stated(load: Load) -> None:
         ("state = gone", DeleteRule("state", "gone")),
     ],
 )
-def test_deletes(load: Load, text: str, rule: DeleteRule) -> None:
+def test_a_delete_is_a_boolean_column_or_a_value_of_a_column(load: Load, text: str, rule: DeleteRule) -> None:
     assert load(f'row_keys: [number], delete: "{text}"').layout.delete == rule
 
 

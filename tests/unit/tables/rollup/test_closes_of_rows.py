@@ -33,12 +33,12 @@ def judged(rows: Rows, untils: Mapping[int, int]) -> list[bool | None]:
 
 
 @pytest.mark.parametrize(("untils", "unknown"), [(UNTILS, 0), ({}, 6), ({3: 120_000, 4: 300_000}, 4)])
-def test_right_closes_are_right_as_far_as_the_log_still_has_them(untils: Mapping[int, int], unknown: int) -> None:
+def test_correct_closes_are_proven_as_far_as_the_log_still_has_them(untils: Mapping[int, int], unknown: int) -> None:
     assert judged(RIGHT, untils) == [None] * unknown + [True] * (6 - unknown)
 
 
 @pytest.mark.parametrize("wrong", [(1, 2, 0), (3, 3, 0), (2, 4, 0), (3, 4, 1), (2, 2, 1), (1, 1, 1)])
-def test_a_close_that_cannot_be_the_one_of_its_window_is_a_fault(wrong: tuple[int, int, int]) -> None:
+def test_a_row_with_a_close_that_does_not_close_its_window_is_a_fault(wrong: tuple[int, int, int]) -> None:
     assert judged([wrong], UNTILS) == [False]
 
 

@@ -35,7 +35,7 @@ def test_every_row_keeps_its_series_after_any_history(several: list[list[tuple[s
 
 
 @given(ROWS)
-def test_places_follow_metric_and_series(rows: list[tuple[str, str]]) -> None:
+def test_rows_are_numbered_by_metric_and_series(rows: list[tuple[str, str]]) -> None:
     numbering = CloseNumbers()
     numbers = numbering.numbered(frame(rows))["series"]
     expected = sorted({(metric, metric + tags) for metric, tags in rows})

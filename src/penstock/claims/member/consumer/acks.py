@@ -57,7 +57,7 @@ class Acks:
 
     @property
     def position(self) -> int:
-        """The offset after the finished prefix; if nothing is in flight, after everything that was seen."""
+        """The offset after the finished prefix; if nothing is in flight, after everything that was read."""
         return self._tracked[0] if self._tracked else self._next
 
     @property

@@ -109,12 +109,12 @@ class StartOffsets:
         self._report = report
         self._lasting_seconds = max(LASTING_SECONDS_MIN, LASTING_INTERVALS * agent.member.heartbeat_seconds)
         self._unexpected: dict[Partition, _UnexpectedAnswer] = {}
-        self._known: frozenset[Partition] = frozenset()
+        self._at_start: frozenset[Partition] = frozenset()
         self._begun: frozenset[str] | None = None
 
     def know(self, partitions: frozenset[Partition]) -> None:
         """The partitions that existed at start-up: any other is new, and read from its beginning (RULES P1)."""
-        self._known = partitions
+        self._at_start = partitions
 
     def see_begun(self) -> None:
         """Note once, on joining, on which topics the group has positions: a partition without one is newer.
@@ -182,7 +182,7 @@ class StartOffsets:
 
     def _started(self, partition: Partition) -> bool:
         """Whether `start` applies: the partition was there when the group came to its topic."""
-        return partition in self._known and partition.topic_id not in (self._begun or ())
+        return partition in self._at_start and partition.topic_id not in (self._begun or ())
 
     def _first_offset(self, partition: Partition, bounds: Bounds) -> int:
         return start_offset(self._options.start if self._started(partition) else StartAt.EARLIEST, partition, bounds)
@@ -192,7 +192,7 @@ class StartOffsets:
         with self._agent.looking() as participant:
             claims = {
                 partition: participant.view.claim(partition)
-                for partition in sorted(self._known)
+                for partition in sorted(self._at_start)
                 if partition.topic_id in topics
             }
         unowned = {key: claim for key, claim in claims.items() if not claim.held and position_of(claim) is None}

@@ -123,7 +123,7 @@ class StreamSupervisor:
             self._looked_at = now
             self._agent.request(self._log.partitions(), {})
             if self.streams:
-                self._look_at_ends()
+                self._check_ends()
 
     def _end_streams(self) -> None:
         with self.lock:
@@ -140,7 +140,7 @@ class StreamSupervisor:
             self._report(ReadingBegins(partition=str(partition), token=tokens[partition], offset=offset))
         self._looked_at = float("-inf")
 
-    def _look_at_ends(self) -> None:
+    def _check_ends(self) -> None:
         """Ask the log for the ends of all streams: for their lag, and to see whether the consumer is stuck."""
         bounds = self._log.bounds(self.streams)
         with self.lock:

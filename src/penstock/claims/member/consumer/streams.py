@@ -98,7 +98,7 @@ class Stream:
         self.fetch_from = fetch_from
         self.unanswered_seconds = 0.0
 
-    def hear_progress(self, fetched_to: int | None) -> None:
+    def note_progress(self, fetched_to: int | None) -> None:
         """Note how far the consumer has fetched; if that is further than before, it is not stuck."""
         if fetched_to != self.fetched_to:
             self.fetched_to = fetched_to
@@ -145,7 +145,7 @@ class StreamReader:
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
             "statistics.interval.ms": int(1_000 * UNANSWERED_SECONDS_MAX / _LOOKS_AT_PROGRESS),
-            "stats_cb": self._hear_statistics,
+            "stats_cb": self._read_statistics,
         }
         self._consumer = self._open()
 
@@ -195,10 +195,10 @@ class StreamReader:
         for message in messages:
             self._take(message)
 
-    def _hear_statistics(self, statistics: str) -> None:
+    def _read_statistics(self, statistics: str) -> None:
         offsets = next_offsets(statistics)
         for key, stream in self._followed.items():
-            stream.hear_progress(offsets.get(key))
+            stream.note_progress(offsets.get(key))
 
     def _count_unanswered(self, seconds: float) -> None:
         for key, stream in self._followed.items():

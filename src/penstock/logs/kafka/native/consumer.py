@@ -21,7 +21,7 @@ class RawConsumer:
 
     def __init__(self, settings: Mapping[str, str], on_statistics: Callable[[str], None]) -> None:
         # The client keeps no reference to it.
-        self._on_statistics = STATISTICS(lambda _, text, length, __: _told(on_statistics, text, length))
+        self._on_statistics = STATISTICS(lambda _, text, length, __: _pass_statistics(on_statistics, text, length))
         self._client = self._opened(settings)
         C["poll_set_consumer"](self._client)
         self._queue = C["queue_get_consumer"](self._client)
@@ -72,7 +72,7 @@ class RawConsumer:
         return client
 
 
-def _told(on_statistics: Callable[[str], None], text: int, length: int) -> int:
+def _pass_statistics(on_statistics: Callable[[str], None], text: int, length: int) -> int:
     on_statistics(ctypes.string_at(text, length).decode())
     return 0
 

@@ -40,7 +40,7 @@ class Listening:
             self.now += 0.1
             self.session.check_read_back(self.participant)
 
-    def hears_itself(self) -> None:
+    def reads_itself(self) -> None:
         outbox = self.participant.outbox
         joining = outbox.record_of(JoiningGroup, if_last=None, heartbeat_seconds=INTERVAL, wants=())
         self.participant.read(0, joining, self.now, self.now)
@@ -60,7 +60,7 @@ def test_a_member_replaces_its_clients_if_nothing_that_it_wrote_comes_back() -> 
 def test_a_member_that_reads_its_own_records_continues() -> None:
     member = Listening()
     member.turns(UNREAD_INTERVALS_MAX * INTERVAL - 0.5)
-    member.hears_itself()
+    member.reads_itself()
     member.turns(UNREAD_INTERVALS_MAX * INTERVAL - 0.5)
     assert member.replaced == 0
 
@@ -92,10 +92,10 @@ def test_a_consumer_that_passes_over_an_aborted_transaction_is_not_stuck() -> No
     stream = Stream(Acks(Partition("topic", "id", 0), 1, 0, 10), log_end=1000)
     for fetched_to in (100, 200, 300):
         stream.unanswered_seconds = UNANSWERED_SECONDS_MAX + 1
-        stream.hear_progress(fetched_to)
+        stream.note_progress(fetched_to)
         assert not stream.stuck()
     stream.unanswered_seconds = UNANSWERED_SECONDS_MAX + 1
-    stream.hear_progress(300)
+    stream.note_progress(300)
     assert stream.stuck(), "its position is the same as before"
 
 

@@ -32,8 +32,8 @@ def test_finished_tasks_count_as_progress_of_their_job_only(spark: SparkSession)
     busy.follow(spark)
     try:
         with (
-            Pulse(busy, lambda: count(busy), look_seconds=0.1),
-            Pulse(other, lambda: count(other), look_seconds=0.1),
+            Pulse(busy, lambda: count(busy), check_seconds=0.1),
+            Pulse(other, lambda: count(other), check_seconds=0.1),
         ):
             spark.sparkContext.parallelize(range(TASKS), TASKS).foreach(lambda _: time.sleep(TASK_SECONDS))
             # Nothing runs any more: after a last look there are no further signs.

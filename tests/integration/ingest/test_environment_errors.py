@@ -23,10 +23,10 @@ from penstock.staging.isolate import UnhealthyTasksError
 from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.support.exports import ExportPipe
-from tests.support.full_disk import no_room_for, spark_workers
+from tests.support.full_disk import file_size_limit, spark_workers
 from tests.support.jobs import assert_every_record_once, numbered, numbered_job
 from tests.support.kafka import Produce, Topics
-from tests.support.pipes import Pipe, Recorder, ids, once_at, run_here
+from tests.support.pipes import Pipe, Recorder, ids, once_at, run_in_process
 from tests.support.processes import penstock
 from tests.support.quarantine_url import quarantine_of
 from tests.support.quarantined import run_once
@@ -126,7 +126,7 @@ def test_jobs_of_one_process_fail_independently_and_continue_once_fixed(
     for folder in forbidden:
         folder.chmod(0o700)
     for job in (closed, sealed):
-        run_here(job, spark)
+        run_in_process(job, spark)
         assert_every_record_once(job.parent / "table", places)
         assert verify(load_job(job)).ok
 
@@ -139,7 +139,7 @@ def test_a_disk_that_is_full_while_files_are_written_commits_nothing_and_later_e
     places = produce(name, numbered(range(100)))
     run_once(job, spark)
     places += produce(name, numbered(range(100, 200)))
-    with no_room_for(spark_workers(), size_bytes=100), pytest.raises(TransientError) as raised:
+    with file_size_limit(spark_workers(), size_bytes=100), pytest.raises(TransientError) as raised:
         run_once(job, spark)
     assert "no space left" in str(raised.value)
     assert pl.read_delta(job.table.path).height + pl.read_delta(quarantine_of(job)).height == 100
@@ -154,7 +154,7 @@ def test_a_full_disk_at_commit_is_reported_and_every_record_lands_once_afterward
     name = topic(2)
     job = load_job(numbered_job(tmp_path, bootstrap, name))
     places = produce(name, numbered(range(100)))
-    with no_room_for([os.getpid()], size_bytes=0, later=True) as fill, pytest.raises(TransientError) as raised:
+    with file_size_limit([os.getpid()], size_bytes=0, later=True) as fill, pytest.raises(TransientError) as raised:
         run_once(job, spark, once_at("staged", fill))
     assert "no space left" in raised.value.primary
     assert pl.read_delta(job.table.path).height == 0
