@@ -69,7 +69,7 @@ def test_a_partition_without_a_position_has_neither_lag_nor_discrepancy() -> Non
 # discrepancy
 
 
-def discrepancy(state: ExportState) -> int:
+def discrepancy(state: ExportState) -> float:
     return measure(state, {ZERO: None}, NO_LIMITS).measured["discrepancy_records"]["events/0"]
 
 
