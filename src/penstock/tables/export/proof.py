@@ -102,34 +102,24 @@ class TypeFacts:
 def subject_of(table: ExportTable, facts: TableFacts, types: Sequence[TypeFacts]) -> Subject:
     """The export as of the versions of its logs that are loaded."""
     logs = table.logs
-    sources: list[RowSource] = []
-    rows_deleted: dict[str, int] = {}
-    for of_type in types:
-        source, rows_deleted[of_type.name] = _type_source(table, of_type)
-        sources.append(source)
+    pairs = [_type_source(table, of_type) for of_type in types]
+    deleted = {source.name: rows for source, rows in pairs}
     other_ids = frozenset().union(*(of_type.facts.incarnations.other_ids for of_type in types))
     pending = [file for of_type in types for file in pending_files(of_type.log, facts.quarantine, of_type.name)]
-    subject = facts.subject(logs.job, pending)
-    deleted = [
-        f"{rows} rows of {name} were deleted with the folders of complete days, and are not checked"
-        for name, rows in rows_deleted.items()
-        if rows
-    ]
     return replace(
-        subject,
+        facts.subject(logs.job, pending),
         states={
             partition: replace(state, totals=_combined(logs, partition, state.totals))
             for partition, state in facts.states.items()
         },
         slices={},
         incarnations=replace(facts.incarnations, other_ids=other_ids),
-        sources=tuple(sources),
+        sources=tuple(source for source, _ in pairs),
         rows_written={
-            of_type.name: of_type.facts.incarnations.rows_written - rows_deleted[of_type.name] for of_type in types
+            of_type.name: of_type.facts.incarnations.rows_written - deleted[of_type.name] for of_type in types
         },
-        rows_unplaced=sum(rows_deleted.values()),
+        rows_unplaced=sum(deleted.values()),
         faults=_log_faults(table, types),
-        warnings=(*subject.warnings, *deleted),
         rewrite=_rewrite(logs),
         every_record_has_a_row=False,
         job_slices=_job_slices(facts),

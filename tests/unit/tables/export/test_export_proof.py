@@ -262,8 +262,8 @@ def test_a_deleted_complete_day_is_not_proven_and_not_a_violation(tmp_path: Path
     shutil.rmtree(lake.path / "order" / f"day={MONDAY}")
     report = lake.verify()
     assert not_proven(report) == ["offsets"]
-    [warning] = check_of(report, "rows").warnings
-    assert warning == "18 rows of order were deleted with the folders of complete days, and are not checked"
+    [unproven] = check_of(report, "offsets").unproven
+    assert unproven.what.startswith("18 offsets are not found, and there are 18 rows of deleted days")
     lake.write(ZERO, CLICK)
     assert lake.verify(values=True).verdict is Verdict.NOT_PROVEN
     lake.files("click")[0].unlink()
