@@ -155,7 +155,8 @@ def _read_file(logs: ExportLogs, entry: Entry) -> PlainFile | str | None:
         return f"{path}: the job file does not name the type {name}"
     if others := {file.topic for file in written} - set(logs.job.log.topics):
         return f"{path}: the job file does not name the topic {', '.join(others)}"
-    if not all(_is_named(logs, file) for file in written) or sum(file.rows for file in written) != footer.rows:
+    agree = all(_is_named(logs, file) and (file.type, file.day) == (name, day) for file in written)
+    if not agree or sum(file.rows for file in written) != footer.rows:
         return f"{path}: its name and its footer disagree"
     return PlainFile(path, entry.size_bytes, name, day, footer.rows, footer.schema, written)
 

@@ -158,7 +158,7 @@ class ExportSection(KindSection[ExportSpec]):
 
 def _decoded_schema(spec: TypeSpec, decode: DecodeSpec, reader: SpecReader) -> pa.Schema | None:
     """The decoded fields of a type; None where they are inferred later or are not known."""
-    if not reader.states("decode", "format"):
+    if not reader.states("decode", "format") or decode.format not in ExportSection.decoders:
         return spec.schema
     at: KeyPath = ("types", spec.name)
     message_at: KeyPath = (*at, "message")
@@ -169,9 +169,6 @@ def _decoded_schema(spec: TypeSpec, decode: DecodeSpec, reader: SpecReader) -> p
             message = "required key is missing: decode json needs the fields and their types"
             reader.note((*at, "schema"), message, "write schema: infer to take them from the first records")
         return spec.schema
-    if decode.format in ("telegraf", "influx"):
-        # Refused already, with the decoder.
-        return None
     note_stated_schema((*at, "schema"), decode, reader)
     if decode.format == "raw":
         return RAW_SCHEMA
@@ -269,9 +266,8 @@ def _check_names(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader
         at: KeyPath = ("types", name)
         if _FOLDER.fullmatch(name) is None or ".." in name:
             reader.note(at, "cannot be the name of a folder", _FOLDER_HINT, on_key=True)
-        elif name.casefold() in names:
-            reader.note(at, f"the same name as {names[name.casefold()]}, but for case", on_key=True)
-        names.setdefault(name.casefold(), name)
+        elif (other := names.setdefault(name.casefold(), name)) != name:
+            reader.note(at, f"the same name as {other}, but for case", on_key=True)
 
 
 def _check_route(job: JobSpec[ExportSpec], reader: SpecReader) -> None:
