@@ -270,7 +270,7 @@ def test_type_whose_commit_fails_lags_alone_and_catches_up(world: ExportWorld) -
     process.run()
     assert world.state.of(ZERO).lags == {}
     world.check()
-    percents = process.recorder.named(RulesMeasured.name)[-1]["failed_writes_percent"]
+    percents = process.recorder.named(RulesMeasured.name)[-1]["measured"]["failed_writes_percent"]
     assert (percents["A"] > 0, percents["B"]) == (True, 0.0), "the failed writes are counted"
 
 

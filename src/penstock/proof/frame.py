@@ -154,8 +154,7 @@ class OffsetJoin:
         self._rows_missing = sum(max(0, count.span.held - count.held) for count in self._counts)
         self._only_counted = any(source.place is None for source in subject.sources)
         """Rows do not carry their place: the check of rows counts them."""
-        unsure_max = self._rows_unplaced + subject.rows_deleted
-        self._unsure = self._rows_missing > 0 and (self._only_counted or self._rows_missing <= unsure_max)
+        self._unsure = self._rows_missing > 0 and (self._only_counted or self._rows_missing <= self._rows_unplaced)
         """All missing rows may be among those without a place, or of days that were deleted."""
 
     def _read_files(self, windows: Mapping[Partition, OffsetWindow], last: bool) -> None:
@@ -289,9 +288,8 @@ class OffsetJoin:
             what = "which records the rows are: they do not carry partition and offset, so they are only counted"
             yield Unproven(what, PLACE_REMEDY)
             return
-        deleted, others = self._subject.rows_deleted, self._subject.incarnations.other_ids
-        if self._unsure and (self._rows_missing != deleted or others):
-            rows = f"{self._rows_unplaced} rows {NoPartition.NO_PLACE.value}, and {deleted} rows of deleted days"
+        if self._unsure:
+            rows = f"{self._rows_unplaced} rows of deleted days, or {NoPartition.NO_PLACE.value}"
             remedy = "verify between recreating a topic and compaction; rows older than the place columns stay unknown"
             yield Unproven(f"{self._rows_missing} offsets are not found, and there are {rows}", remedy)
 

@@ -300,10 +300,8 @@ class Subject:
     """Every table with a row per record; none of a kind whose rows are not records."""
     rows_written: Mapping[str, int] = field(default_factory=dict)
     """How many rows each source has by its own totals."""
-    rows_deleted: int = 0
-    """How many rows a person deleted as designed, with their days."""
     rows_unplaced: int = 0
-    """How many rows are missing that a person may have deleted as designed, or that were lost."""
+    """How many rows are missing that a person may have deleted as designed, with their days, or that were lost."""
     faults: tuple[str, ...] = ()
     """What else is wrong with the rows; `violation` is the first of them that carries its place."""
     violation: Violation | None = None

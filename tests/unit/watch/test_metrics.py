@@ -64,7 +64,7 @@ def partitions(metrics: Metrics) -> set[str]:
 
 def rules(*places: str) -> ExportRules:
     values = dict.fromkeys(places, 7)
-    return ExportRules(lag_records=values, discrepancy_records=values, position=values)
+    return ExportRules(measured=dict.fromkeys(("lag_records", "discrepancy_records", "position"), values))
 
 
 def test_the_metrics_page_matches_the_code() -> None:
@@ -136,12 +136,14 @@ def test_a_day_counts_each_time_it_changes(metrics: Metrics, listener: JobMetric
 def test_the_rules_are_shown_as_they_are_measured(metrics: Metrics, listener: JobMetrics) -> None:
     listener.event(
         ExportRules(
-            failed_writes_percent={"a": 50.0, "b": 0.0},
-            lag_records={"events/0": 30},
-            discrepancy_records={"events/0": 60},
-            position={"events/0": 100},
-            type_lag_records={"a": 60, "b": 0},
-            watermark={"a": 1_690_000_000.0},
+            measured={
+                "failed_writes_percent": {"a": 50.0, "b": 0.0},
+                "lag_records": {"events/0": 30},
+                "discrepancy_records": {"events/0": 60},
+                "position": {"events/0": 100},
+                "type_lag_records": {"a": 60, "b": 0},
+                "type_watermark_timestamp_seconds": {"a": 1_690_000_000.0},
+            },
             alerts={"lag": ["too far"], "discrepancy": []},
         )
     )

@@ -34,6 +34,8 @@ from penstock.lake.reports import CompactReport
 
 VERSIONS_TO_LAND_MAX = 1000
 """After so many commits of other writers vacuum may delete an output that is not committed."""
+FILES_PER_OUTPUT_MAX = 1000
+"""In an export the footer of an output contains those of its inputs: this bounds its length."""
 GROUPS_PER_COMMIT_MAX = 100
 BYTES_PER_COMMIT_MAX = 1024**3
 """With both bounds a commit lands long before its version bound."""
@@ -58,19 +60,26 @@ def compact(
 
 
 def group_files(
-    files: Iterable[ActiveFile], target_bytes: int, effort: CompactionLimits = EVERYTHING
+    files: Iterable[ActiveFile],
+    target_bytes: int,
+    effort: CompactionLimits = EVERYTHING,
+    columns: int | None = None,
 ) -> tuple[FileGroup, ...]:
-    """Small files of the same partition value, oldest first, together until they reach the target."""
+    """Small files of the same partition value, oldest first, together until they reach the target.
+
+    With `columns` only the first so many partition columns have to agree.
+    """
+    one_file: Limit[ActiveFile] = Limit(lambda _: 1, FILES_PER_OUTPUT_MAX, firm=True)
     by_values: dict[Values, list[ActiveFile]] = {}
     for file in files:
         # A path with a scheme belongs to another table, of which this one is a shallow clone.
         if file.size_bytes < target_bytes and "://" not in file.path:
-            by_values.setdefault(file.values, []).append(file)
+            by_values.setdefault(file.values[:columns], []).append(file)
     groups: list[FileGroup] = []
     for small in by_values.values():
         oldest_first = sorted(small, key=lambda file: (file.modified_at_ms, file.path))
         for alike in effort.worthwhile(oldest_first):
-            groups += group(alike, target_bytes)
+            groups += group(alike, target_bytes, one_file)
     return tuple(groups)
 
 

@@ -92,7 +92,7 @@ class ExportKind:
             return spark.read.option("mergeSchema", "true").parquet(spark_path(path))
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
-        return rebuild(ExportLogs(job_of(job, ExportSpec), environment), log.bounds(log.partitions()))
+        return rebuild(ExportLogs(job_of(job, ExportSpec), environment), log.partitions())
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings | None:
         table = ExportTable(ExportLogs(job_of(job, ExportSpec), environment))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 from functools import partial
+from operator import ge, gt
 
 from penstock.events import Event, Interrupted, Level, RulesMeasured
 from penstock.logs.log import Partition
@@ -50,16 +51,10 @@ class RecordsVanished(Event, level=Level.WARNING):
 
 
 class ExportRules(RulesMeasured, name=RulesMeasured.name):
-    """What the rules measure, by partition or by type."""
+    """What the rules measure."""
 
-    failed_writes_percent: Mapping[str, float] = field(default_factory=dict)
-    """By type, since the process started; nothing before its first write."""
-    lag_records: Mapping[str, int] = field(default_factory=dict)
-    discrepancy_records: Mapping[str, int] = field(default_factory=dict)
-    position: Mapping[str, int] = field(default_factory=dict)
-    type_lag_records: Mapping[str, int] = field(default_factory=dict)
-    watermark: Mapping[str, float] = field(default_factory=dict)
-    """By type, in seconds since 1970."""
+    measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The values of the metrics in `MEASURED`, without the prefix `penstock_`, by partition or by type."""
 
 
 class Rule(StrEnum):
@@ -77,44 +72,48 @@ def measure(
 ) -> ExportRules:
     """Measure the started ones of these partitions, with the ends of the log where they are known, and all types."""
     writes = outcomes or Outcomes()
-    position, lag, discrepancy = {}, {}, {}
-    type_lag = dict.fromkeys(sorted(state.types), 0)
-    for partition, end in sorted(ends.items()):
-        counted = state.of(partition)
-        if counted.position is None:
-            continue
-        position[str(partition)] = counted.position
-        if end is not None:
-            lag[str(partition)] = max(0, end - counted.position)
-        gaps = {name: counted.position - (counted.position_of(name) or 0) for name in type_lag}
-        discrepancy[str(partition)] = max(gaps.values(), default=0) - min(gaps.values(), default=0)
-        type_lag = {name: max(most, gaps[name]) for name, most in type_lag.items()}
-    counts = {name: (writes[name, False], writes[name, True] + writes[name, False]) for name in type_lag}
-    percents = {name: 100.0 * failed / total for name, (failed, total) in counts.items() if total}
-    marks = {name: mark for name in type_lag if (mark := state.watermark_of(name)) is not None}
-    alerts: dict[str, list[str]] = {}
-
-    def alert(rule: Rule, text: str, values: Mapping[str, float], limit: float | None) -> None:
-        # Failures and lag have to be below their limits; a discrepancy may reach its own.
-        at_limit = rule is not Rule.DISCREPANCY
-        if limit is not None:
-            beyond = {name: value for name, value in values.items() if value > limit or (at_limit and value == limit)}
-            alerts[rule.value] = [text.format(name, value, limit) for name, value in beyond.items()]
-
-    percent = "type {}: {:.1f} % of writes failed, the limit is {:g} %"
-    alert(Rule.FAILED_WRITES, percent, percents, limits.failed_writes_percent_max)
-    alert(Rule.LAG, "{}: {} records up to the end of the log, the limit is {}", lag, limits.lag_records_max)
-    apart = "{}: its types are {} records apart, the limit is {}"
-    alert(Rule.DISCREPANCY, apart, discrepancy, limits.discrepancy_records_max)
-    return ExportRules(
-        alerts=alerts,
-        failed_writes_percent=percents,
-        lag_records=lag,
-        discrepancy_records=discrepancy,
-        position=position,
-        type_lag_records=type_lag,
-        watermark={name: mark / MILLIS_PER_SECOND for name, mark in marks.items()},
-    )
+    types = sorted(state.types)
+    states = {partition: state.of(partition) for partition in sorted(ends)}
+    positions = {partition: held.position for partition, held in states.items() if held.position is not None}
+    gaps = {
+        partition: {name: position - (states[partition].position_of(name) or 0) for name in types}
+        for partition, position in positions.items()
+    }
+    lags = {
+        partition: end - positions[partition]
+        for partition, end in ends.items()
+        if end is not None and partition in positions
+    }
+    totals = {name: writes[name, False] + writes[name, True] for name in types}
+    marks = {name: state.watermark_of(name) for name in types}
+    measured: dict[str, dict[str, float]] = {
+        "position": {str(partition): position for partition, position in positions.items()},
+        "lag_records": {str(partition): max(0, lag) for partition, lag in lags.items()},
+        "discrepancy_records": {
+            str(partition): max(of_type.values(), default=0) - min(of_type.values(), default=0)
+            for partition, of_type in gaps.items()
+        },
+        "failed_writes_percent": {name: 100.0 * writes[name, False] / total for name, total in totals.items() if total},
+        "type_lag_records": {name: max((gap[name] for gap in gaps.values()), default=0) for name in types},
+        "type_watermark_timestamp_seconds": {
+            name: mark / MILLIS_PER_SECOND for name, mark in marks.items() if mark is not None
+        },
+    }
+    # Failures and lag have to be below their limits; a discrepancy may reach its own.
+    rules = (
+        (Rule.FAILED_WRITES, "failed_writes_percent", limits.failed_writes_percent_max, ge,
+         "type {}: {:.1f} % of writes failed, the limit is {:g} %"),
+        (Rule.LAG, "lag_records", limits.lag_records_max, ge,
+         "{}: {} records up to the end of the log, the limit is {}"),
+        (Rule.DISCREPANCY, "discrepancy_records", limits.discrepancy_records_max, gt,
+         "{}: its types are {} records apart, the limit is {}"),
+    )  # fmt: skip
+    alerts = {
+        rule.value: [text.format(at, value, limit) for at, value in measured[name].items() if exceeds(value, limit)]
+        for rule, name, limit, exceeds, text in rules
+        if limit is not None
+    }
+    return ExportRules(alerts=alerts, measured=measured)
 
 
 # metrics
@@ -122,34 +121,30 @@ def measure(
 _of_partition = partial(Metric, labels=("job", "partition"))
 _of_type = partial(Metric, labels=("job", "type"))
 
-POSITION = _of_partition(
-    "penstock_position", "gauge", "The offset up to which the partition is read: the latest committable one."
-)
-LAG_RECORDS = _of_partition("penstock_lag_records", "gauge", "Offsets between the position and the end of the log.")
-DISCREPANCY_RECORDS = _of_partition(
-    "penstock_discrepancy_records", "gauge", "How far apart the types are; an up-to-date type is at the position."
-)
-FAILED_WRITES_PERCENT = _of_type(
-    "penstock_failed_writes_percent", "gauge", "The share of a type's writes that failed since the process started."
+MEASURED = (
+    _of_partition(
+        "penstock_position", "gauge", "The offset up to which the partition is read: the latest committable one."
+    ),
+    _of_partition("penstock_lag_records", "gauge", "Offsets between the position and the end of the log."),
+    _of_partition(
+        "penstock_discrepancy_records", "gauge", "How far apart the types are; an up-to-date type is at the position."
+    ),
+    _of_type(
+        "penstock_failed_writes_percent", "gauge", "The share of a type's writes that failed since the process started."
+    ),
+    _of_type(
+        "penstock_type_lag_records", "gauge", "The lag of a type, in offsets, in the partition where it is largest."
+    ),
+    _of_type("penstock_type_watermark_timestamp_seconds", "gauge", "Event time up to which a type is complete."),
 )
 ALERT = Metric(
     "penstock_alert", "gauge", "1 while a limit is exceeded; rule is failed_writes, lag or discrepancy.",
     ("job", "rule"),
 )  # fmt: skip
-TYPE_LAG_RECORDS = _of_type(
-    "penstock_type_lag_records", "gauge", "The lag of a type, in offsets, in the partition where it is largest."
-)
-TYPE_WATERMARK = _of_type(
-    "penstock_type_watermark_timestamp_seconds", "gauge", "Event time up to which a type is complete."
-)
 TYPE_FAILING = _of_type("penstock_type_failing", "gauge", "1 from a failed write of a type until it is written again.")
 DAYS_COMPLETED = _of_type("penstock_days_completed_total", "counter", "Times a day became complete.")
 DAYS_REOPENED = _of_type("penstock_days_reopened_total", "counter", "Times a complete day received late rows.")
-
-METRICS = (
-    POSITION, LAG_RECORDS, DISCREPANCY_RECORDS, FAILED_WRITES_PERCENT, ALERT, TYPE_LAG_RECORDS, TYPE_WATERMARK,
-    TYPE_FAILING, DAYS_COMPLETED, DAYS_REOPENED,
-)  # fmt: skip
+METRICS = (*MEASURED, ALERT, TYPE_FAILING, DAYS_COMPLETED, DAYS_REOPENED)
 
 
 def meter(event: Event) -> Iterator[Change]:
@@ -164,12 +159,7 @@ def meter(event: Event) -> Iterator[Change]:
         case TypeWrittenAgain(name):
             yield Put(TYPE_FAILING, 0, name)
         case ExportRules():
-            yield PutAll(LAG_RECORDS, event.lag_records)
-            yield PutAll(DISCREPANCY_RECORDS, event.discrepancy_records)
-            yield PutAll(POSITION, event.position)
-            yield PutAll(FAILED_WRITES_PERCENT, event.failed_writes_percent)
-            yield PutAll(TYPE_LAG_RECORDS, event.type_lag_records)
-            for name, watermark in event.watermark.items():
-                yield Put(TYPE_WATERMARK, watermark, name)
+            for metric in MEASURED:
+                yield PutAll(metric, event.measured.get(metric.name.removeprefix("penstock_"), {}))
             for rule, texts in event.alerts.items():
                 yield Put(ALERT, 1 if texts else 0, rule)

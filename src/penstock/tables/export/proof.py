@@ -7,7 +7,6 @@ ahead of the job, because a batch is half landed or the job log was restored, no
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,7 +18,6 @@ from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.stage import Stage
 from penstock.flow.write.names import parse_compacted_name
 from penstock.job.spec import DAY_FOLDER, JobSpec
-from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.table import DeltaLog, open_table
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Partition, Slice
@@ -101,40 +99,27 @@ class TypeFacts:
         return any((self.state(partition).position or 0) > end for partition, end in self.ends.items())
 
 
-DeletedDays = Counter[tuple[str, str]]
-"""The rows of complete days of plain types that a person deleted with their folders, by type and day."""
-
-
 def subject_of(table: ExportTable, facts: TableFacts, types: Sequence[TypeFacts]) -> Subject:
     """The export as of the versions of its logs that are loaded."""
-    logs, deleted, unsure = table.logs, DeletedDays(), DeletedDays()
-    warnings = []
-    sources = tuple(_type_source(table, of_type, deleted, unsure) for of_type in types)
+    logs = table.logs
+    pairs = [_type_source(table, of_type) for of_type in types]
+    deleted = {source.name: rows for source, rows in pairs}
     other_ids = frozenset().union(*(of_type.facts.incarnations.other_ids for of_type in types))
     pending = [file for of_type in types for file in pending_files(of_type.log, facts.quarantine, of_type.name)]
-    subject = facts.subject(logs.job, pending)
-    if deleted:
-        days = ", ".join(f"{name} {day}" for name, day in sorted(deleted))
-        what = f"{deleted.total()} rows of {len(deleted)} complete days were deleted with their folders"
-        warnings.append(f"{what} and are not checked: {days}")
     return replace(
-        subject,
+        facts.subject(logs.job, pending),
         states={
             partition: replace(state, totals=_combined(logs, partition, state.totals))
             for partition, state in facts.states.items()
         },
         slices={},
         incarnations=replace(facts.incarnations, other_ids=other_ids),
-        sources=sources,
+        sources=tuple(source for source, _ in pairs),
         rows_written={
-            of_type.name: of_type.facts.incarnations.rows_written
-            - sum(rows for (name, _), rows in deleted.items() if name == of_type.name)
-            for of_type in types
+            of_type.name: of_type.facts.incarnations.rows_written - deleted[of_type.name] for of_type in types
         },
-        rows_deleted=deleted.total() - unsure.total(),
-        rows_unplaced=unsure.total(),
+        rows_unplaced=sum(deleted.values()),
         faults=_log_faults(table, types),
-        warnings=(*subject.warnings, *warnings),
         rewrite=_rewrite(logs),
         every_record_has_a_row=False,
         job_slices=_job_slices(facts),
@@ -168,33 +153,27 @@ def _combined(logs: ExportLogs, partition: Partition, totals: Totals) -> Totals:
     return totals
 
 
-def _type_source(table: ExportTable, of_type: TypeFacts, deleted: DeletedDays, unsure: DeletedDays) -> RowSource:
-    """The rows of a type; a plain file that is not renamed yet is read under its staged name.
+def _type_source(table: ExportTable, of_type: TypeFacts) -> tuple[RowSource, int]:
+    """The rows of a type, and how many rows are of complete days of which no file exists: their folder was deleted.
 
-    A missing compacted file may belong to a deleted day, or was lost before its rename: such rows count as `unsure`.
+    A plain file that is not renamed yet is read under its staged name.
     """
     logs, name, log = table.logs, of_type.name, of_type.log
     # Listed after its log was read: a file that the log names is staged now, or has been renamed before.
     staged = {entry.path for entry in logs.storage.list(f"{logs.places.staged}/{name}")} if logs.is_plain else set()
-    by_day: dict[str, list[ActiveFile]] = {}
+    by_day: dict[str, list[DataFile]] = {}
     for file in log.active_files():
-        by_day.setdefault(str(file.values[0]), []).append(file)
-    files = []
-    for day, of_day in by_day.items():
-        paths = {file.path: source for file in of_day if (source := table.finishing.source_of(name, file)) in staged}
-        complete = logs.is_plain and table.markers.is_complete(name, day)
-        if complete and not log.file_storage().sizes(paths.get(file.path, file.path) for file in of_day):
-            compacted = [file for file in of_day if parse_compacted_name(str(file.values[-1])) is not None]
-            deleted[name, day] = sum(file.rows or 0 for file in of_day)
-            unsure[name, day] = sum(file.rows or 0 for file in compacted)
-            continue
-        for file in of_day:
-            staged_as = str(file.values[-1]) if logs.is_plain else None
-            path = paths.get(file.path, file.path)
-            files.append(DataFile(path, file.rows, file.size_bytes, {DAY_FOLDER: day}, staged_as))
+        day, source = str(file.values[0]), table.finishing.source_of(name, file)
+        path, staged_as = source if source in staged else file.path, str(file.values[-1]) if logs.is_plain else None
+        data_file = DataFile(path, file.rows, file.size_bytes, {DAY_FOLDER: day}, staged_as)
+        by_day.setdefault(day, []).append(data_file)
+    complete = {day for day in by_day if logs.is_plain and table.markers.is_complete(name, day)}
+    deleted = {day for day in complete if not log.file_storage().sizes(file.path for file in by_day[day])}
+    files = [file for day, of_day in by_day.items() if day not in deleted for file in of_day]
+    rows_deleted = sum(file.rows or 0 for day in deleted for file in by_day[day])
     schema = logs.columns_of(name) or log.schema
     rows = RowSource(log.file_storage(), files, place_of(logs.job, log.schema), schema, name, of_type.ends)
-    return examined(rows, files_now(log))
+    return examined(rows, files_now(log)), rows_deleted
 
 
 def _log_faults(table: ExportTable, types: Iterable[TypeFacts]) -> tuple[str, ...]:

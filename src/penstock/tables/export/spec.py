@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Literal, TypeAlias
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.flow.columns.days import time_fault
 from penstock.job.decode import note_stated_schema, schema_of_message
-from penstock.job.expressions import Constant, Expression, KafkaField, fields
+from penstock.job.expressions import Expression, KafkaField, fields
 from penstock.job.faults import Finding, InvalidValueError, KeyPath, Secret, kind_of, nearest, shown
 from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import garmadon_schema, message_schema
@@ -23,7 +23,6 @@ from penstock.job.sections import KindSection
 from penstock.job.spec import DAY_FOLDER, DaysSpec, DecodeSpec, JobSpec, Message, RouteSpec, TableSpec
 from penstock.job.texts import read_expression
 from penstock.job.values import (
-    LOST,
     Duration,
     Key,
     Otherwise,
@@ -44,7 +43,6 @@ INFER = "infer"
 NAME_CHARACTERS_MAX = 180
 """Of cluster and topic together: a file name has 255 bytes, of which partition, offset and marks need some."""
 MARKER_MIN, MARKER_MAX = -(2**31), 2**31 - 1
-TYPES_NAMED_MAX = 5
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FOLDER_HINT = "letters, digits, . _ - up to 100, beginning with a letter or digit, without .."
 _MARKER = re.compile(r"0|-?[1-9][0-9]{0,9}")
@@ -71,19 +69,8 @@ def _stated_schema(value: object, at: KeyPath, reader: SpecReader) -> object:
     return read_schema(value, at, reader)
 
 
-def _event_time(value: object, at: KeyPath, reader: SpecReader) -> object:
-    expression = reader.parsed(text, value, at)
-    if expression is not LOST:
-        expression = read_expression(value, at, reader)
-    if isinstance(expression, Constant):
-        return reader.lost(at, "a constant is not the time of a record", "name a field, or kafka.timestamp")
-    if isinstance(expression, KafkaField) and expression.name != "timestamp":
-        return reader.lost(at, f"kafka.{expression.name} is not a time", "did you mean kafka.timestamp?")
-    return expression
-
-
 _CLUSTER = matching("[A-Za-z0-9_-]{1,64}", "{} cannot be part of a file name", "letters, digits, _ - up to 64")
-EventTime: TypeAlias = Annotated[Expression, Read(_event_time), Otherwise(None)]
+EventTime: TypeAlias = Annotated[Expression, Read(read_expression), Otherwise(None)]
 Percent: TypeAlias = Annotated[
     float, within(number, "a percentage is more than 0 and at most 100", least=1e-9, most=100)
 ]
@@ -150,15 +137,14 @@ class ExportSection(KindSection[ExportSpec]):
     unused = ("schema", "sql", "drop")
 
     def complete(self, job: JobSpec[ExportSpec], reader: SpecReader) -> JobSpec[ExportSpec]:
-        if not reader.states("types"):
-            job = replace(job, table=replace(job.table, types={}))
-        types = {
-            name: replace(spec, schema=_decoded_schema(spec, job.decode, reader))
-            for name, spec in job.table.types.items()
-        }
+        if job.decode.format == "protobuf" and reader.has("decode", "message"):
+            reader.note(("decode", "message"), "each type has its own", "move it to types", on_key=True)
+        if reader.states("types") and not reader.written("types"):
+            reader.note(("types",), "names no type")
+        stated = job.table.types if reader.states("types") else {}
+        types = {name: replace(spec, schema=_decoded_schema(spec, job.decode, reader)) for name, spec in stated.items()}
         columns = _columns(job, types, reader)
         types = _with_event_times(job, types, reader)
-        _check_contradictions(job, reader)
         _check_names(job, types, reader)
         _check_route(job, reader)
         by_marker = job.table.route.by == "envelope" and job.decode.format == "garmadon"
@@ -172,7 +158,7 @@ class ExportSection(KindSection[ExportSpec]):
 
 def _decoded_schema(spec: TypeSpec, decode: DecodeSpec, reader: SpecReader) -> pa.Schema | None:
     """The decoded fields of a type; None where they are inferred later or are not known."""
-    if not reader.states("decode", "format"):
+    if not reader.states("decode", "format") or decode.format not in ExportSection.decoders:
         return spec.schema
     at: KeyPath = ("types", spec.name)
     message_at: KeyPath = (*at, "message")
@@ -183,9 +169,6 @@ def _decoded_schema(spec: TypeSpec, decode: DecodeSpec, reader: SpecReader) -> p
             message = "required key is missing: decode json needs the fields and their types"
             reader.note((*at, "schema"), message, "write schema: infer to take them from the first records")
         return spec.schema
-    if decode.format in ("telegraf", "influx"):
-        # Refused already, with the decoder.
-        return None
     note_stated_schema((*at, "schema"), decode, reader)
     if decode.format == "raw":
         return RAW_SCHEMA
@@ -206,7 +189,9 @@ def _columns(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: Sp
     """The computed columns and the place columns."""
     stated = stated_columns(reader)
     schemas = {name: spec.schema for name, spec in types.items() if spec.schema is not None}
-    reader.findings += _merged({name: column_findings(stated, schema) for name, schema in schemas.items()})
+    reader.findings += _once(
+        (name, finding) for name, schema in schemas.items() for finding in column_findings(stated, schema)
+    )
     names: list[tuple[KeyPath, str]] = [(("columns", name), name) for name in stated]
     for name, schema in schemas.items():
         message: KeyPath | None = ("types", name, "message") if types[name].message is not None else None
@@ -219,19 +204,12 @@ def _columns(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: Sp
     return {**readable(stated), **added}
 
 
-def _merged(by_type: Mapping[str, Iterable[Finding]]) -> Iterator[Finding]:
-    """The findings of all types, each once with the types that it concerns."""
-    types_of: dict[Finding, list[str]] = {}
-    for name, findings in by_type.items():
-        for finding in findings:
-            types_of.setdefault(finding, []).append(name)
-    for finding, names in types_of.items():
-        yield replace(finding, message=f"in {_listed(names)}: {finding.message}")
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - TYPES_NAMED_MAX} more" if len(names) > TYPES_NAMED_MAX else ""
-    return f"type{'s' if len(names) > 1 else ''} {', '.join(names[:TYPES_NAMED_MAX])}{more}"
+def _once(findings: Iterable[tuple[str, Finding]]) -> Iterator[Finding]:
+    """The findings of types, each once with the first type that it concerns."""
+    first_of: dict[Finding, str] = {}
+    for name, finding in findings:
+        first_of.setdefault(finding, name)
+    return (replace(finding, message=f"in type {name}: {finding.message}") for finding, name in first_of.items())
 
 
 # event times
@@ -241,46 +219,39 @@ def _with_event_times(
     job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: SpecReader
 ) -> dict[str, TypeSpec]:
     """The types with their own event time or the job's, checked against the fields that are known."""
-    without = [name for name in types if not reader.has("types", name, "event_time")]
-    if without and not reader.has("event_time"):
-        message = f"required key is missing: it gives records their day, and {_listed(without)} has none of its own"
-        reader.note(("event_time",), message, "as in kafka.timestamp")
     dated: dict[str, TypeSpec] = {}
-    findings: dict[str, list[Finding]] = {}
+    findings: list[tuple[str, Finding]] = []
     for name, spec in types.items():
         own: KeyPath = ("types", name, "event_time")
         at: KeyPath = own if reader.has(*own) else ("event_time",)
-        if reader.states(*at):
-            if at != own and job.table.event_time is not None:
-                spec = replace(spec, event_time=job.table.event_time)
-            if job.decode.format == "raw" and spec.event_time != KafkaField("timestamp"):
-                reader.note(at, "decode raw has no other time than Kafka's", "write kafka.timestamp")
-            elif spec.schema is not None:
-                findings[name] = list(_time_findings(spec.event_time, spec.schema, at))
+        expression = spec.event_time if at == own else job.table.event_time
+        if not reader.has(*at):
+            findings.append((name, Finding(at, "required key is missing: records need a day", "as in kafka.timestamp")))
+        if reader.states(*at) and expression is not None:
+            spec = replace(spec, event_time=expression)
+            findings += [(name, finding) for finding in _time_findings(job, spec, at, reader)]
         dated[name] = spec
-    reader.findings += _merged(findings)
+    reader.findings += _once(findings)
     return dated
 
 
-def _time_findings(expression: Expression, schema: pa.Schema, at: KeyPath) -> Iterator[Finding]:
+def _time_findings(job: JobSpec[ExportSpec], spec: TypeSpec, at: KeyPath, reader: SpecReader) -> Iterator[Finding]:
+    expression, schema = spec.event_time, spec.schema
+    paths = [field.path for field in fields(expression)]
+    if expression != KafkaField("timestamp") and (job.decode.format == "raw" or not paths):
+        yield Finding(at, "is not the time of a record", "name a field with a time, or write kafka.timestamp")
+        return
+    if schema is None or not paths:
+        return
     missing = list(expression_findings(expression, schema, at))
     yield from missing
-    paths = [field.path for field in fields(expression)]
-    # A type that could not be read has a finding already.
-    if missing or any(pa.types.is_null(type_at(schema, path)) for path in paths):
-        return
-    if fault := time_fault(expression, schema):
-        yield Finding(at, "gives no time" if any(isinstance(path[0], Secret) for path in paths) else fault)
+    # A field whose type could not be read has a finding already.
+    is_known = not missing and not any(pa.types.is_null(type_at(schema, path)) for path in paths)
+    if is_known and (fault := time_fault(expression, schema)):
+        yield Finding(at, "gives no time" if isinstance(reader.written(*at), Secret) else fault)
 
 
-# contradictions, names and the route
-
-
-def _check_contradictions(job: JobSpec[ExportSpec], reader: SpecReader) -> None:
-    if job.decode.format == "protobuf" and reader.has("decode", "message"):
-        reader.note(("decode", "message"), "each type has its own", "move it to types", on_key=True)
-    if reader.states("types") and not reader.written("types"):
-        reader.note(("types",), "names no type")
+# names and the route
 
 
 def _check_names(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: SpecReader) -> None:
@@ -295,9 +266,8 @@ def _check_names(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader
         at: KeyPath = ("types", name)
         if _FOLDER.fullmatch(name) is None or ".." in name:
             reader.note(at, "cannot be the name of a folder", _FOLDER_HINT, on_key=True)
-        elif name.casefold() in names:
-            reader.note(at, f"the same name as {names[name.casefold()]}, but for case", on_key=True)
-        names.setdefault(name.casefold(), name)
+        elif (other := names.setdefault(name.casefold(), name)) != name:
+            reader.note(at, f"the same name as {other}, but for case", on_key=True)
 
 
 def _check_route(job: JobSpec[ExportSpec], reader: SpecReader) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 from penstock.environment import Environment
 from penstock.errors import UserError, did_you_mean
 from penstock.job.spec import JobSpec
-from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.status.model import (
     Alert,
@@ -31,7 +30,7 @@ from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs, type_totals
 from penstock.tables.export.monitoring import Rule, measure
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.state import Day, ExportState, Lag, instant
+from penstock.tables.export.state import Day, ExportState, instant
 from penstock.tables.single.facts import facts_status, read_facts
 
 HEADINGS = ("type", "rows", "files", "MiB", "lag", "watermark", "complete to", "open since")
@@ -56,16 +55,13 @@ def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[],
     }
     common = facts_status(job, replace(facts, states=states), open_log, now, lambda shown: _with_types(shown, state))
     ends = {shown.partition: shown.end for shown in common.partitions}
-    started = {partition: ends.get(partition) for partition in facts.incarnations.current}
-    rules = measure(state, started, job.table.alerts)
-    pending = _pending_files(table)
-    types = [_type_values(table, state, name, rules.type_lag_records[name], pending) for name in sorted(state.types)]
-    alerts = [Alert(Rule(rule), text) for rule, texts in rules.alerts.items() for text in texts]
-    return replace(
-        common,
-        alerts=(*common.alerts, *_type_alerts(table, state, types), *alerts),
-        sections=(Section("types", types, HEADINGS, tuple(map(_cells, types))),),
-    )
+    rules = measure(state, {place: ends.get(place) for place in facts.incarnations.current}, job.table.alerts)
+    pending, lags = _pending_files(table), rules.measured["type_lag_records"]
+    types = [_type_values(table, name, lags[name], pending) for name in sorted(state.types)]
+    lagging = [Alert(TypeAlert.TYPE_LAGGING, text) for text in _lagging(table, state, pending)]
+    broken = [Alert(Rule(rule), text) for rule, texts in rules.alerts.items() for text in texts]
+    section = Section("types", types, HEADINGS, tuple(map(_cells, types)))
+    return replace(common, alerts=(*common.alerts, *lagging, *broken), sections=(section,))
 
 
 def _with_types(shown: PartitionStatus, state: ExportState) -> PartitionStatus:
@@ -82,70 +78,41 @@ def _pending_files(table: ExportTable) -> Pending:
     return Counter((rename.type, rename.day) for rename in table.finishing.pending())
 
 
-def _type_alerts(table: ExportTable, state: ExportState, types: Sequence[Mapping[str, Any]]) -> Iterator[Alert]:
+def _lagging(table: ExportTable, state: ExportState, pending: Pending) -> Iterator[str]:
     """The types that need a person; a type that only waits for its rotation does not."""
-    for values in types:
-        name, spec = values["type"], table.logs.export.types.get(values["type"])
-        rotation, now = None if spec is None else spec.rotation, table.environment.now()
-        due = [lag for _, lag in _lags(state, name) if is_rotation_due(rotation, lag, now)]
-        texts = []
+    for name in sorted(state.types):
+        rotation = table.logs.export.types[name].rotation if name in table.logs.export.types else None
+        lags = [partition.lags[name] for _, partition in state.current() if name in partition.lags]
+        due = [lag for lag in lags if is_rotation_due(rotation, lag, table.environment.now())]
         if due:
             since, deferred = instant(min(lag.since_ms for lag in due)), sum(lag.deferred for lag in due)
-            texts.append(f"type {name} is due and not written since {since}: {deferred} records wait")
+            yield f"type {name} is due and not written since {since}: {deferred} records wait"
         if name in table.logs.unreadable:
-            texts.append(f"type {name} cannot be read: {table.logs.unreadable[name]}")
-        if values["pending_renames"]:
-            texts.append(f"type {name}: {values['pending_renames']} files wait for their final names")
-        yield from (Alert(TypeAlert.TYPE_LAGGING, text) for text in texts)
+            yield f"type {name} cannot be read: {table.logs.unreadable[name]}"
+        if files := sum(count for (of_type, _), count in pending.items() if of_type == name):
+            yield f"type {name}: {files} files wait for their final names"
 
 
-def _type_values(
-    table: ExportTable, state: ExportState, name: str, gap_records: int, pending: Pending
-) -> dict[str, Any]:
-    """One type; `gap_records` is of the partition where its lag is largest."""
+def _type_values(table: ExportTable, name: str, gap_records: float, pending: Pending) -> dict[str, Any]:
+    """One type, in the order of the headings; `gap_records` is of the partition where its lag is largest."""
     log, days = table.logs.refreshed(name), table.logs.days_of(name)
     files = () if log is None else log.active_files()
-    complete = [day for day in days if table.markers.is_complete(name, day)]
+    complete = {day for day in days if table.markers.is_complete(name, day)}
     return {
         "type": name,
         "rows": sum(file.rows or 0 for file in files),
         "files": len(files),
         "size_bytes": sum(file.size_bytes for file in files),
         "gap_records": gap_records,
-        "lagging": [
-            {
-                "topic": partition.topic,
-                "partition": partition.number,
-                "position": lag.position,
-                "gap_records": (state.of(partition).position or 0) - lag.position,
-                "deferred": lag.deferred,
-                "since": instant(lag.since_ms),
-            }
-            for partition, lag in _lags(state, name)
-        ],
-        "pending_renames": sum(count for (of_type, _), count in pending.items() if of_type == name),
         "watermark": instant(table.markers.watermark_of(name)),
         "last_complete_day": max((day for day in complete if (name, day) not in pending), default=None),
-        "open_days": sorted(days.keys() - set(complete)),
+        "open_since": min(days.keys() - complete, default=None),
     }
 
 
-def _lags(state: ExportState, name: str) -> list[tuple[Partition, Lag]]:
-    """Where a type lags, in topics as they are now."""
-    return [(state.partition_of(key), part.lags[name]) for key, part in sorted(state.current()) if name in part.lags]
-
-
 def _cells(values: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        values["type"],
-        str(values["rows"]),
-        str(values["files"]),
-        f"{values['size_bytes'] / 2**20:.1f}",
-        str(values["gap_records"]),
-        values["watermark"] or "-",
-        values["last_complete_day"] or "-",
-        min(values["open_days"], default="-"),
-    )
+    shown = {**values, "size_bytes": f"{values['size_bytes'] / 2**20:.1f}"}
+    return tuple("-" if value is None else str(value) for value in shown.values())
 
 
 # a day
@@ -165,24 +132,20 @@ def day_answers(job: JobSpec[ExportSpec], day: Day, requested: Sequence[str] = (
 
 
 def _day_answer(table: ExportTable, state: ExportState, name: str, day: Day, pending: int) -> DayAnswer:
-    logs, needed_ms = table.logs, table.markers.needed_ms(name, day)
-    answer = DayState.REOPENED if logs.days_of(name).get(day) else DayState.OPEN
+    needed_ms = table.markers.needed_ms(name, day)
+    needed, mark = instant(needed_ms), instant(table.markers.watermark_of(name))
+    answer = DayState.REOPENED if table.logs.days_of(name).get(day) else DayState.OPEN
     marks = {state.partition_of(key): partition.watermark_of(name) for key, partition in sorted(state.current())}
-    behind = [
-        f"{partition} is at {instant(mark) or 'no event time yet'}"
-        for partition, mark in marks.items()
-        if mark is None or mark < needed_ms
-    ]
-    if name in logs.unreadable:
-        reason = f"the log of the type cannot be read: {logs.unreadable[name]}"
+    if name in table.logs.unreadable:
+        reason = f"the log of the type cannot be read: {table.logs.unreadable[name]}"
     elif not marks:
         reason = "the job has no position yet"
     elif not table.markers.is_complete(name, day):
-        held = "; ".join(behind) or "the clock is not there yet"
-        reason = f"the watermark has to reach {instant(needed_ms)}: {held}"
+        behind = {partition: at_ms for partition, at_ms in marks.items() if at_ms is None or at_ms < needed_ms}
+        held = [f"{partition} is at {instant(at_ms) or 'no event time yet'}" for partition, at_ms in behind.items()]
+        reason = f"the watermark has to reach {needed}: {'; '.join(held) or 'the clock is not there yet'}"
     elif pending:
         answer, reason = DayState.NOT_VISIBLE, f"{pending} files of it wait for their final names"
     else:
-        mark = instant(table.markers.watermark_of(name))
-        answer, reason = DayState.COMPLETE, f"the watermark {mark} is past {instant(needed_ms)}"
+        answer, reason = DayState.COMPLETE, f"the watermark {mark} is past {needed}"
     return DayAnswer(name, day, answer, reason)

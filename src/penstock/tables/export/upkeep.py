@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -28,15 +27,13 @@ from penstock.lake.compaction import (
     CompactionGroup,
     CompactionLimits,
     CompactionSource,
-    Limit,
     Merged,
     OneFile,
     Progress,
-    group,
     merge_files,
 )
-from penstock.lake.delta.compact import FileGroup, compact_groups
 from penstock.lake.delta.compact import compact as compact_table
+from penstock.lake.delta.compact import compact_groups, group_files
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.table import DeltaLog
 from penstock.lake.delta.vacuum import (
@@ -50,17 +47,13 @@ from penstock.lake.delta.vacuum import (
     delete_dead,
 )
 from penstock.lake.reports import CompactReport, VacuumReport
-from penstock.logs.log import Partition
 from penstock.quarantine.replay import run_number
 from penstock.quarantine.table import Listings, listed_marks, open_quarantine, quarantine_rules
 from penstock.storage import Entry
 from penstock.tables.export.commits import committed_files
 from penstock.tables.export.export import ExportTable
-from penstock.tables.export.finishing import DAMAGED_FILE, Footer, read_footer
+from penstock.tables.export.finishing import DAMAGED_FILE, read_footer
 from penstock.tables.export.names import output_name
-
-FILES_PER_OUTPUT_MAX = 1000
-"""The footer of an output contains the footers of its inputs: this bounds its length."""
 
 
 def compact(
@@ -77,9 +70,8 @@ def compact(
     for number, (name, log) in enumerate(logs.items()):
         try:
             if name not in failed:
-                report += _compact_type(
-                    table, name, log, target_bytes, all_days, effort.after(report.size_bytes_before)
-                )
+                left = effort.after(report.size_bytes_before)
+                report += _compact_type(table, name, log, target_bytes, all_days, left)
         except PenstockError as error:
             failed[name] = error.primary
         if progress is not None:
@@ -93,7 +85,7 @@ def _compact_type(
     if not table.logs.is_plain:
         return compact_table(log, target_bytes, effort=effort)
     log.refresh()
-    groups = tuple(_groups(table, name, log, target_bytes, all_days, effort))
+    groups = group_files(_finished(table, name, log, all_days), target_bytes, effort, columns=1)
     if groups and (reason := table.finishing.probe(name)) is not None:
         return CompactReport(dropped=len(groups), failed=(f"{name}: {reason}",))
     report = compact_groups(log, groups, partial(_merge, table, name), effort=effort)
@@ -102,24 +94,15 @@ def _compact_type(
     return report + CompactReport(failed=tuple(f"{name}: {reason}" for reason in failed.values()))
 
 
-def _groups(
-    table: ExportTable, name: str, log: DeltaLog, target_bytes: int, all_days: bool, effort: CompactionLimits
-) -> Iterator[FileGroup]:
-    """Small files of one day in the order of their rows."""
-    days: dict[str, list[ActiveFile]] = {}
-    for file in log.active_files():
-        days.setdefault(_day(file), []).append(file)
+def _finished(table: ExportTable, name: str, log: DeltaLog, all_days: bool) -> list[ActiveFile]:
+    """The plain files of complete days, or of all days but the newest."""
     table.logs.state()
-    now = table.environment.now()
+    files, now = log.active_files(), table.environment.now()
+    days = {_day(file) for file in files}
+    chosen = {day for day in days if (all_days and day != max(days)) or table.markers.is_complete(name, day)}
     # Where a rename is a copy, a copy that another process began may finish after the deletion and restore the file.
     age_seconds_min = table.job.limits.stage_age_seconds_max if table.finishing.copies else 0.0
-    for day in sorted(days):
-        if not (all_days and day != max(days)) and not table.markers.is_complete(name, day):
-            continue
-        old = [file for file in days[day] if now - file.modified_at_ms / 1000 >= age_seconds_min]
-        small = [file for file in old if file.size_bytes < target_bytes]
-        for alike in effort.worthwhile(sorted(small, key=lambda file: (file.modified_at_ms, file.path))):
-            yield from group(alike, target_bytes, Limit(lambda _: 1, FILES_PER_OUTPUT_MAX, firm=True))
+    return [file for file in files if _day(file) in chosen and now - file.modified_at_ms / 1000 >= age_seconds_min]
 
 
 def _day(file: ActiveFile) -> str:
@@ -129,31 +112,28 @@ def _day(file: ActiveFile) -> str:
 def _merge(
     table: ExportTable, name: str, inputs: CompactionGroup[ActiveFile], schema: pa.Schema, version_max: int
 ) -> Merged[ActiveFile]:
-    """Write the rows of a group to a staged file, as its log will name it."""
+    """Write the rows of a group to a staged file, as its log will name it.
+
+    The footer names the files that it replaces, and the originals of their rows.
+    """
     logs, day, unique = table.logs, _day(inputs.files[0]), uuid.uuid4().hex
     staged = f"{logs.places.staged}/{name}/{compacted_name(version_max, unique)}"
-    footers = [read_footer(logs.storage, file.path) for file in inputs.files]
-    footer = {FOOTER_KEY: json.dumps(_facts(name, day, inputs.files, footers), separators=(",", ":"))}
+    paths = [file.path for file in inputs.files]
+    originals = [
+        original
+        for file in inputs.files
+        for original in read_footer(logs.storage, file.path).replaced(file.path, file.size_bytes)
+    ]
+    facts = {"v": 1, "kind": "compacted", "type": name, "day": day, "inputs": paths, "replaces": originals}
+    footer = {FOOTER_KEY: json.dumps(facts, separators=(",", ":"))}
     columns = logs.columns_of(name)
     assert columns is not None
     sink = OneFile(logs.storage, staged, columns, logs.export.compression, logs.job.limits.row_group_bytes_max, footer)
-    sources = [CompactionSource(file.path) for file in inputs.files]
-    [output] = merge_files(logs.storage, sources, columns, sink, DAMAGED_FILE)
+    [output] = merge_files(logs.storage, map(CompactionSource, paths), columns, sink, DAMAGED_FILE)
     stats = json.dumps({"numRecords": output.rows})
     staged_file = structs.replace(output, partition_values={DAY_FOLDER: day}, stats=stats)
     final = output_name("compacted", logs.job.name, version_max, unique)
     return Merged(inputs, committed_files(logs, name, [staged_file], [final]))
-
-
-def _facts(name: str, day: str, files: Sequence[ActiveFile], footers: Sequence[Footer]) -> dict[str, object]:
-    """The footer of a merged file: the files that it replaces, and the originals of their rows."""
-    originals = [
-        original
-        for file, footer in zip(files, footers, strict=True)
-        for original in footer.replaced(file.path, file.size_bytes)
-    ]
-    inputs = [file.path for file in files]
-    return {"v": 1, "kind": "compacted", "type": name, "day": day, "inputs": inputs, "replaces": originals}
 
 
 # vacuum
@@ -188,11 +168,11 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     if listed_quarantine is not None and not failed:
         # Any log may still be the one that lists a file: all types of its partition must have passed it.
         marks, state = listings(table).marks, logs.state()
-
-        def lowest(partition: Partition) -> int | None:
-            return state.of(partition).position_of()
-
-        result.append(listed_quarantine.classify(lambda opened: quarantine_rules(opened, marks, lowest, by_end)))
+        result.append(
+            listed_quarantine.classify(
+                lambda opened: quarantine_rules(opened, marks, lambda place: state.of(place).position_of(), by_end)
+            )
+        )
     report = delete_dead(result, environment.at_step, dry_run=dry_run)
     return replace(report, failed=tuple(f"{name}: {reason}" for name, reason in sorted(failed.items())))
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.job.spec import job_of
-from penstock.logs.log import Bounds, Partition
+from penstock.logs.log import Partition
 from penstock.tables.export.finishing import refuse_unnamed_files
 from penstock.tables.export.kind import existing
 from penstock.tables.export.logs import ExportLogs
@@ -21,7 +21,7 @@ from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, 
 from tests.unit.tables.export.processes import compacted, quiet
 
 MALL = Partition("mall", "topicM", 0)
-LOG = {ZERO: Bounds(0, 100), ONE: Bounds(0, 100), MALL: Bounds(0, 100)}
+PRESENT = (ZERO, ONE, MALL)
 
 
 def with_second_topic(folder: Path) -> ExportRoot:
@@ -59,9 +59,9 @@ def test_a_rebuild_finds_the_files_of_both_topics(tmp_path: Path, is_compacted: 
     if is_compacted:
         compacted(root.table, all_days=True)
     shutil.rmtree(root.lake / "_penstock")
-    assert rebuild(ExportLogs(root.job, quiet()), LOG).ok
+    assert rebuild(ExportLogs(root.job, quiet()), PRESENT).ok
     state = ExportLogs(root.job, quiet()).state()
-    assert {partition: state.of(partition).position for partition in LOG} == {ZERO: 30, ONE: 30, MALL: 10}
+    assert {partition: state.of(partition).position for partition in PRESENT} == {ZERO: 30, ONE: 30, MALL: 10}
 
 
 def test_a_cluster_that_is_named_later_is_refused_by_every_command(tmp_path: Path) -> None:

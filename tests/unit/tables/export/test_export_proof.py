@@ -189,8 +189,7 @@ def test_a_restored_job_log_is_not_proven_until_the_job_has_read_up_to_its_types
     lake.write(ZERO, ORDER, CLICK, event("view"), event("order", number="bad"))
     lake.write(ONE, ORDER)
     shutil.rmtree(lake.path / "_penstock" / "shop" / "_delta_log")
-    bounds = lake.log.bounds([ZERO, ONE])
-    assert rebuild(ExportLogs(lake.root.job, lake.root.environment), bounds).ok
+    assert rebuild(ExportLogs(lake.root.job, lake.root.environment), [ZERO, ONE]).ok
     lake = lake.reopened(lake.root.job_path)
     assert not_proven(lake.verify()) == ["types"]
     lake.run(ZERO)
@@ -257,25 +256,25 @@ def test_files_hidden_from_readers_are_not_violations(tmp_path: Path) -> None:
 # deleted days
 
 
-def test_a_deleted_complete_day_is_reported_but_is_not_a_violation(tmp_path: Path) -> None:
-    lake = made(tmp_path, PLAIN)
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_deleted_complete_day_is_not_proven_and_not_a_violation(tmp_path: Path, compacted: bool) -> None:
+    lake = made(tmp_path, replace(PLAIN, compacted=compacted))
     shutil.rmtree(lake.path / "order" / f"day={MONDAY}")
     report = lake.verify()
-    assert report.ok
-    [warning] = check_of(report, "rows").warnings
-    assert warning == f"18 rows of 1 complete days were deleted with their folders and are not checked: order {MONDAY}"
+    assert not_proven(report) == ["offsets"]
+    [unproven] = check_of(report, "offsets").unproven
+    assert unproven.what.startswith("18 offsets are not found, and there are 18 rows of deleted days")
     lake.write(ZERO, CLICK)
-    assert lake.verify(values=True).ok
+    assert lake.verify(values=True).verdict is Verdict.NOT_PROVEN
     lake.files("click")[0].unlink()
     assert lake.verify().verdict is Verdict.VIOLATED, "the rest is checked as before"
 
 
-def test_a_deleted_day_that_was_compacted_is_not_proven(tmp_path: Path) -> None:
+def test_a_deleted_day_that_is_not_complete_is_a_violation(tmp_path: Path) -> None:
     lake = made(tmp_path, replace(PLAIN, compacted=True))
     shutil.rmtree(lake.path / "order" / f"day={MONDAY}")
-    assert not_proven(lake.verify(deep=False)) == ["offsets"]
     shutil.rmtree(lake.path / "click" / f"day={WEDNESDAY}")
-    assert lake.verify(deep=False).verdict is Verdict.VIOLATED, "a day that is not complete"
+    assert lake.verify(deep=False).verdict is Verdict.VIOLATED
 
 
 def test_a_day_that_is_not_complete_and_a_part_of_a_complete_one_are_lost(tmp_path: Path) -> None:

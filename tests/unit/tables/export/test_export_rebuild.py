@@ -6,7 +6,7 @@ import json
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,15 @@ from penstock.errors import UserError
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import job_of
 from penstock.lake.compaction import CompactionLimits
-from penstock.logs.log import Bounds, Partition, Slice
+from penstock.lake.delta.keys import topic_fingerprint
+from penstock.logs.log import Partition, Slice
 from penstock.tables.export import upkeep as compaction
 from penstock.tables.export.export import Export
 from penstock.tables.export.finishing import refuse_unnamed_files
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.rebuild import rebuild
 from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.state import UNKNOWN_TOPIC
 from penstock.tables.export.upkeep import vacuum
 from penstock.tables.kind import RebuildReport
 from penstock.tables.registry import load_job
@@ -53,7 +55,7 @@ from tests.unit.tables.export.replayed_root import finish_runs, replay
 Lose = Callable[[ExportRoot], None]
 AWAY = "move _penstock/shop/_delta_log and _penstock/shop/types away to restore all logs"
 JOB_LOG_IS_THERE = f"the job log is there: if a log is wrong, {AWAY}"
-BOUNDS = {ZERO: Bounds(0, 100), ONE: Bounds(0, 100)}
+PRESENT = (ZERO, ONE)
 
 
 @dataclass(slots=True)
@@ -153,9 +155,9 @@ def lose_types(root: ExportRoot) -> None:
 
 
 def rebuilt(
-    root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None, environment: Environment | None = None
+    root: ExportRoot, present: Sequence[Partition] = PRESENT, environment: Environment | None = None
 ) -> RebuildReport:
-    return rebuild(ExportLogs(root.job, environment or root.environment), BOUNDS if bounds is None else bounds)
+    return rebuild(ExportLogs(root.job, environment or root.environment), present)
 
 
 def reopened(root: ExportRoot) -> Export:
@@ -168,10 +170,10 @@ def contents(lake: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in lake.rglob("*") if path.is_file()}
 
 
-def problems(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None) -> list[str]:
+def problems(root: ExportRoot, present: Sequence[Partition] = PRESENT) -> list[str]:
     """Of a rebuild that changed nothing."""
     before = contents(root.lake)
-    report = rebuilt(root, bounds)
+    report = rebuilt(root, present)
     assert not report.ok and contents(root.lake) == before
     assert list(report.lines())[-1] == "nothing was changed"
     return list(report.problems)
@@ -372,7 +374,7 @@ def test_incarnations_of_a_topic_are_restored_separately(tmp_path: Path) -> None
     export.write(again, 0, 5, {("order", MONDAY): range(5)})
     before = export.root.state.job
     lose_all(export.root)
-    report = rebuilt(export.root, {again: Bounds(0, 5)})
+    report = rebuilt(export.root, [again])
     assert report.positions == {"shop/0": 0}
     export.root.table = export.root.open()
     state = export.root.state.job
@@ -384,10 +386,11 @@ def test_incarnations_of_a_topic_are_restored_separately(tmp_path: Path) -> None
 
 def test_a_topic_that_was_recreated_meanwhile_is_noticed_by_the_next_start(tmp_path: Path) -> None:
     export = tracked_export(tmp_path)
-    fingerprints = export.root.state.job.fingerprints
     lose_all(export.root)
-    assert rebuilt(export.root, {Partition("shop", "AnotherTopicId", 0): Bounds(0, 5)}).ok
-    assert export.root.open().logs.state().fingerprints == fingerprints
+    report = rebuilt(export.root, [Partition("shop", "AnotherTopicId", 0)])
+    assert (report.ok, report.positions) == (True, {})
+    assert "types may lack records before 34" in report.notes[1]
+    assert export.root.open().logs.state().fingerprints == {"shop": topic_fingerprint(UNKNOWN_TOPIC)}
 
 
 def test_types_without_any_file_are_read_from_where_the_job_began(tmp_path: Path) -> None:
@@ -412,8 +415,8 @@ def test_a_partition_without_files_is_left_to_the_next_start(tmp_path: Path) -> 
     export.resume()
 
 
-def test_files_of_all_topics_are_found_also_of_one_that_the_job_no_longer_reads(tmp_path: Path) -> None:
-    """If the job reads it again later, it continues at its position."""
+def test_files_of_a_topic_that_the_job_no_longer_reads_stop_the_rebuild(tmp_path: Path) -> None:
+    """If the job read it again later, types would lack what they had still to read."""
     export = tracked_export(tmp_path)
     mall = Partition("mall", "topicM", 0)
     export.root = ExportRoot(job_file(tmp_path, topic="shop, mall"))
@@ -422,10 +425,11 @@ def test_files_of_all_topics_are_found_also_of_one_that_the_job_no_longer_reads(
     compact(export.root)
     export.root = ExportRoot(job_file(tmp_path, topic="mall"))
     lose_all(export.root)
-    assert rebuilt(export.root, {mall: Bounds(0, 10)}).positions["mall/0"] == 10
-    export.resume(mall)
+    assert all("the job file does not name the topic shop" in problem for problem in problems(export.root, [mall]))
     export.root = ExportRoot(job_file(tmp_path, topic="shop, mall"))
-    assert export.root.open().state([ZERO]).of(ZERO).position == 30
+    lose_all(export.root)
+    assert rebuilt(export.root, [ZERO, ONE, mall]).positions["mall/0"] == 10
+    export.resume(mall, ZERO, ONE)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -576,7 +580,7 @@ def test_files_of_another_job_below_the_same_root_are_left_alone(tmp_path: Path)
     lose_all(export.root)
     report = rebuilt(export.root)
     assert (report.ok, report.types["order"]) == (True, {"files": 8, "rows": 44})
-    assert rebuilt(other.root, {mall: Bounds(0, 20)}).types == {"order": {"files": 2, "rows": 21}}
+    assert rebuilt(other.root, [mall]).types == {"order": {"files": 2, "rows": 21}}
 
 
 def test_files_under_another_cluster_stop_the_rebuild(tmp_path: Path) -> None:
@@ -687,7 +691,7 @@ def test_moved_truncated_and_foreign_files_stop_the_rebuild(tmp_path: Path) -> N
     reasons = problems(export.root)
     for path, beginning in (
         (moved, "its name and its footer disagree"),
-        (whole, "its footer cannot be read"),
+        (whole, "its footer does not name the slice that wrote it: cannot read the footer"),
         (foreign, "its footer does not name the slice that wrote it"),
     ):
         assert any(reason.startswith(f"{path.relative_to(export.root.lake)}: {beginning}") for reason in reasons)

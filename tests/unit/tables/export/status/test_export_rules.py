@@ -42,35 +42,35 @@ def outcomes(**texts: str) -> Outcomes:
 )
 def test_the_share_of_failed_writes_is_in_percent(text: str, percent: float) -> None:
     rules = measure(export(10), {}, NO_LIMITS, outcomes(a=text))
-    assert rules.failed_writes_percent == {"a": percent}
+    assert rules.measured["failed_writes_percent"] == {"a": percent}
 
 
 def test_a_type_that_was_never_written_has_no_share() -> None:
-    assert measure(export(10), {ZERO: 10}, NO_LIMITS).failed_writes_percent == {}
+    assert measure(export(10), {ZERO: 10}, NO_LIMITS).measured["failed_writes_percent"] == {}
 
 
 # lag
 
 
 def test_lag_is_from_the_latest_committable_offset_to_the_end_also_while_a_type_is_behind() -> None:
-    assert measure(export(70, {"a": 10}), {ZERO: 100}, NO_LIMITS).lag_records == {"events/0": 30}
+    assert measure(export(70, {"a": 10}), {ZERO: 100}, NO_LIMITS).measured["lag_records"] == {"events/0": 30}
 
 
 def test_lag_is_measured_only_where_the_end_is_known() -> None:
-    assert measure(export(70), {ZERO: None}, NO_LIMITS).lag_records == {}
+    assert measure(export(70), {ZERO: None}, NO_LIMITS).measured["lag_records"] == {}
 
 
 def test_a_partition_without_a_position_has_neither_lag_nor_discrepancy() -> None:
     rules = measure(export(70), {ZERO: 70, ONE: 50}, NO_LIMITS)
-    assert rules.lag_records == {"events/0": 0}
-    assert rules.discrepancy_records == {"events/0": 0}
+    assert rules.measured["lag_records"] == {"events/0": 0}
+    assert rules.measured["discrepancy_records"] == {"events/0": 0}
 
 
 # discrepancy
 
 
-def discrepancy(state: ExportState) -> int:
-    return measure(state, {ZERO: None}, NO_LIMITS).discrepancy_records["events/0"]
+def discrepancy(state: ExportState) -> float:
+    return measure(state, {ZERO: None}, NO_LIMITS).measured["discrepancy_records"]["events/0"]
 
 
 def test_idle_types_have_no_discrepancy() -> None:
@@ -84,7 +84,7 @@ def test_a_type_that_lags_is_compared_with_those_that_are_up_to_date() -> None:
 def test_discrepancy_is_between_types_if_all_of_them_lag() -> None:
     state = export(100, {"a": 40, "b": 70, "c": 55})
     assert discrepancy(state) == 30
-    assert measure(state, {ZERO: None}, NO_LIMITS).type_lag_records == {"a": 60, "b": 30, "c": 45}
+    assert measure(state, {ZERO: None}, NO_LIMITS).measured["type_lag_records"] == {"a": 60, "b": 30, "c": 45}
 
 
 UNHAPPY = [
@@ -111,9 +111,9 @@ def test_rules_measure_the_unhappy_timeline_of_the_seed(
     state = export(position, lagging)
     rules = measure(state, {ZERO: 75}, NO_LIMITS, outcomes(a=text))
     assert state.of(ZERO).position_of() == committed
-    assert rules.discrepancy_records == {"events/0": apart}
-    assert rules.failed_writes_percent == {"a": pytest.approx(percent)}
-    assert rules.lag_records == {"events/0": 75 - position}
+    assert rules.measured["discrepancy_records"] == {"events/0": apart}
+    assert rules.measured["failed_writes_percent"] == {"a": pytest.approx(percent)}
+    assert rules.measured["lag_records"] == {"events/0": 75 - position}
 
 
 # limits
@@ -151,16 +151,18 @@ def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_ho
     limits = AlertLimits(lag_records_max=30, discrepancy_records_max=100)
     rules = measure(export(100, {"a": 40}), {ZERO: 130}, limits, outcomes(a="01", b="11"))
     assert rules.facts() == {
-        "failed_writes_percent": {"a": 50.0, "b": 0.0},
-        "lag_records": {"events/0": 30},
-        "discrepancy_records": {"events/0": 60},
-        "position": {"events/0": 100},
-        "type_lag_records": {"a": 60, "b": 0, "c": 0},
-        "watermark": {},
+        "measured": {
+            "failed_writes_percent": {"a": 50.0, "b": 0.0},
+            "lag_records": {"events/0": 30},
+            "discrepancy_records": {"events/0": 60},
+            "position": {"events/0": 100},
+            "type_lag_records": {"a": 60, "b": 0, "c": 0},
+            "type_watermark_timestamp_seconds": {},
+        },
         "alerts": {"lag": ["events/0: 30 records up to the end of the log, the limit is 30"], "discrepancy": []},
     }
 
 
 def test_a_process_without_partitions_reports_no_rules() -> None:
     rules = measure(export(100, {"a": 40}), {}, AlertLimits(lag_records_max=1))
-    assert (rules.lag_records, rules.discrepancy_records, rules.alerts) == ({}, {}, {"lag": []})
+    assert (rules.measured["lag_records"], rules.measured["discrepancy_records"], rules.alerts) == ({}, {}, {"lag": []})
