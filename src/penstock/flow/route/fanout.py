@@ -192,8 +192,7 @@ class Fanout:
         if type_key.type not in piece.left:
             return chosen
         # In a replay: the type reads these records from the log.
-        places = offsets[belongs]
-        in_log = np.logical_or.reduce([(places >= start) & (places < end) for start, end in piece.left[type_key.type]])
+        in_log = offsets[belongs] >= piece.left[type_key.type]
         self._tallies.add(type_key, Share(Counts(skipped=int(in_log.sum()))))
         kept: Rows = chosen[~in_log]
         return kept

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.environment import new_batch_id
 from penstock.errors import InvariantError, PenstockError, UserError
 from penstock.flow.route.type_files import FOOTER_KEY
 from penstock.flow.write.manifest import StagedFile
@@ -92,8 +91,6 @@ class Finishing:
 
     logs: ExportLogs
     markers: DayMarkers
-    _writable: set[str] = field(default_factory=set)
-    """Types whose folders can be written."""
 
     @property
     def copies(self) -> bool:
@@ -179,25 +176,6 @@ class Finishing:
             self.logs.environment.at_step("removing")
             storage.delete(path)
         self.logs.environment.at_step("removed")
-
-    # probes
-
-    def probe(self, name: str) -> str | None:
-        """Why plain files cannot be put into the folder of a type; None if they can."""
-        if name in self._writable or not self.logs.is_plain:
-            return None
-        path = f"{name}/_probe.{new_batch_id()}"
-        try:
-            self.logs.storage.put(path, b"")
-            self.logs.storage.delete(path)
-        except PenstockError as error:
-            return error.primary
-        self._writable.add(name)
-        return None
-
-    def forget_probe(self, name: str) -> None:
-        """A type that failed is probed again before its next files are committed."""
-        self._writable.discard(name)
 
 
 # names and topics that jobs reserve below a root
