@@ -367,6 +367,13 @@ def test_slice_staged_before_a_catch_up_lands_after_it(world: ExportWorld) -> No
     world.check()
 
 
+def test_a_catch_up_that_reads_too_few_records_stops(world: ExportWorld) -> None:
+    lagging(world)
+    del world.log.values[ZERO][4]
+    with pytest.raises(UserError, match="1 offsets from 0 to 8 have no record"):
+        world.open().stage_catch_up()
+
+
 # E3: idle types need no commits, and a type that is ahead skips what it has
 
 

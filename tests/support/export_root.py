@@ -39,7 +39,6 @@ from penstock.tables.export.names import day_folder
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.registry import load_job
 from tests.support.exports import ExportView
-from tests.support.memory_log import MemoryLog
 
 JOB = """\
 job: {name}
@@ -177,7 +176,7 @@ class ExportRoot:
         environment = environment or self.environment
         logs = ExportLogs(self.job, environment, self.storage)
         logs.agree_on_types()
-        return Export(logs, Quarantine(self.job, logs.job_log, environment), MemoryLog())
+        return Export(logs, Quarantine(self.job, logs.job_log, environment))
 
     def files(self) -> list[str]:
         """What readers see, sorted."""

@@ -42,7 +42,7 @@ class RoutedSlice(NamedSlice):
     counts: Mapping[str, int] = field(default_factory=dict)
     """From which offset on records of a type belong to this slice; those below `takes` are there already: skipped."""
     main: bool = True
-    """False for a catch-up, which ignores records that no type takes."""
+    """False for a catch-up, which passes over records that no type takes."""
     left: Mapping[str, int] = field(default_factory=dict)
     """Of a replay, by type: from which offset on the log gives it the records; they are passed over and stay bad."""
     after: Mapping[str, int] = field(default_factory=dict)

@@ -140,7 +140,6 @@ class Commits:
     def _commit(self, name: str, log: DeltaLog, batch_id: str, parts: Sequence[RoutedPart]) -> Outcome:
         """One commit to the log of a type: accepted only while the log has no record of the slice (RULES E1)."""
         days = {day for part in parts for day in part.written[name].days}
-        before = self._logs.days_of(name)
 
         def revise() -> Proposal:
             state = log.cached_state([part.partition for part in parts])
@@ -153,9 +152,7 @@ class Commits:
             if self._logs.is_plain:
                 check_staged(self._logs.storage, [file for part in parts for file in part.written[name].files])
 
-        outcome = log.commit_revised(revise, self._logs.columns_of(name), prepare)
-        self._markers.report_late(name, before)
-        return outcome
+        return log.commit_revised(revise, self._logs.columns_of(name), prepare)
 
     def _slice(self, name: str, part: RoutedPart, position: int | None) -> SlicePart:
         """The slice as a type sees it, from its last commit on: offsets without a record of the type are holes.

@@ -15,16 +15,13 @@ from penstock.flow.write.report import Share
 from penstock.job.spec import GapPolicy
 from penstock.lake.proposal import FencePart, Outcome, Proposal
 from penstock.lake.state import Numbers, TableState
-from penstock.logs.log import Batch, Bounds, Log, Partition, Piece, Slice
+from penstock.logs.log import Batch, Bounds, Partition, Piece, Slice
 from penstock.plan import records_per_batch_max
 from penstock.quarantine.table import Quarantine
-from penstock.staging.batch_job import ReadChecks
 from penstock.staging.reports import Gathered
 from penstock.tables.export.catch_up import (
     CatchUpBatch,
     IdlePartitions,
-    RaiseEventTimes,
-    check_residue,
     is_rotation_due,
     next_catch_up,
 )
@@ -99,12 +96,11 @@ class Export(ExportTable):
 
     divisible = True
 
-    def __init__(self, logs: ExportLogs, quarantine: Quarantine, log: Log) -> None:
+    def __init__(self, logs: ExportLogs, quarantine: Quarantine) -> None:
         super().__init__(logs)
         self.spec = logs.export
         self.quarantine = quarantine
         self.failing: dict[str, Failure] = {}
-        self._checks = ReadChecks(self.job, log)
         self._idle = IdlePartitions(self.spec.days)
         self._owned: set[Partition] = set()
         self._is_finished = False
@@ -173,25 +169,28 @@ class Export(ExportTable):
             # A failed type is tried as soon as its pause is over.
             return view.flush_now or name in self.failing or is_rotation_due(spec.rotation, lag, view.now)
 
+        late = [late_ms for name in self.spec.types for late_ms in self.logs.days_of(name).values() if late_ms]
+        self.raise_event_times(self._idle.event_times(state, self._ends, view.now, late))
         batch = next_catch_up(state, bounds, is_due, records_per_batch_max(self.job.flush, view.record_bytes))
         if batch is None and view.idle:
             if view.flush_now and self.failing:
                 reasons = ", ".join(f"{name} ({failure.reason})" for name, failure in sorted(self.failing.items()))
                 raise TypeLaggingError(f"types cannot be written: {reasons}", hint="the other types are up to date")
             self._put_own_markers()
-        late = [late_ms for name in self.spec.types for late_ms in self.logs.days_of(name).values() if late_ms]
-        idle = self._idle.event_times(state, self._ends, view.now, late)
-        return [*([RaiseEventTimes(idle)] if idle else []), *([] if batch is None else [batch])]
+        return [] if batch is None else [batch]
 
-    def perform(self, chore: RaiseEventTimes) -> None:
+    def perform(self, chore: Chore) -> None:
+        """Every chore of an export is a batch."""
+
+    def raise_event_times(self, idle: Mapping[Partition, int]) -> None:
         """Let the event times of idle partitions follow the clock, without rows; they never fall."""
-        state = self.logs.state()
+        state = self.logs.cached_state()
         parts = [
             FencePart(partition, state.of(partition).token, numbers=Numbers(peaks={EVENT_MS: event_ms}))
-            for partition, event_ms in chore.idle.items()
+            for partition, event_ms in idle.items()
         ]
-        self.commits.handshake(Proposal(self.job.name, new_batch_id(), tuple(parts)))
-        self._put_own_markers()
+        if parts:
+            self.commits.handshake(Proposal(self.job.name, new_batch_id(), tuple(parts)))
 
     def _lost_records(self, state: ExportState, bounds: Mapping[Partition, Bounds]) -> dict[str, str]:
         """The types of which the log lost deferred records: they stop, unless `on.gap` allows gaps (I7)."""
@@ -339,15 +338,13 @@ class Export(ExportTable):
                 deferred[name] = share
             elif name and (self.logs.columns_of(name) is not None or name in self.logs.unreadable):
                 written[name] = share
-            else:
+            elif routed.main:
                 # A type whose columns are not known yet has no log: the job log lists its bad records.
                 unrouted += share
+            elif name:
+                written[name] = share.as_failed("its columns are not known: no record of it could be decoded yet")
         times = [share.event_ms_max for share in shares.values() if share.event_ms_max is not None]
         # A clock that runs ahead must not close days: nothing is later than now.
         watermark_ms = min(max(times), self.markers.now_ms()) if times else None
-        if not routed.main:
-            taken = {name: share.counts.read for name, share in written.items() if not share.failed}
-            may_vanish = self._checks.holes_allowed(piece.partition.topic)
-            check_residue(piece, self.logs.cached_state().of(piece.partition), taken, may_vanish)
         mark = staged.gathered.mark_of(piece.partition)
         return RoutedPart(piece, token, routed, written, deferred, unrouted, watermark_ms, mark)

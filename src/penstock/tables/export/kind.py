@@ -53,7 +53,7 @@ class ExportKind:
         refuse_unnamed_files(logs)
         logs.agree_on_types()
         quarantine = Quarantine(job, logs.job_log, environment)
-        export = Export(logs, quarantine, log)
+        export = Export(logs, quarantine)
         with suppress(TransientError):
             # A type that cannot be written does not stop the others: the next replay finishes the run.
             finish_replay(ExportRuns(export), quarantine.table())

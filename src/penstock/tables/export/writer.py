@@ -43,7 +43,6 @@ from penstock.quarantine.replay import (
 )
 from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
 from penstock.staging.reports import Gathered, check_conserved
-from penstock.tables.export.catch_up import CatchUpBatch
 from penstock.tables.export.commits import committed_files
 from penstock.tables.export.export import Export, ExportTable, WrittenShares
 from penstock.tables.export.logs import ExportLogs
@@ -77,7 +76,7 @@ class ExportWriter:
         slices = {(partition.topic, partition.number): piece for partition, piece in routed.items()}
         flow = fanout_flow(self._logs, batch.id, slices, self.table.quarantine.url)
         result = self._batch_job.run(batch, flow, records)
-        self._batch_job.check(batch, result, counted=not isinstance(batch, CatchUpBatch))
+        self._batch_job.check(batch, result)
         return WrittenShares(result, routed, started_at) if self._complete(flow, result) else SchemaChanged()
 
     def replay_target(self) -> ExportTarget:
@@ -214,7 +213,7 @@ class ExportRuns:
         staged = [file for rows in listed for file in rows.files]
         finals = [output_name("replayed", log.job, run.number, uuid.uuid4().hex) for _ in staged]
         files = committed_files(logs, name, staged, finals)
-        days, before = {str(file.partition_values[DAY_FOLDER]) for file in files}, logs.days_of(name)
+        days = {str(file.partition_values[DAY_FOLDER]) for file in files}
         _pass(log, run)
 
         def decide() -> Change | None:
@@ -226,7 +225,6 @@ class ExportRuns:
 
         if log.swap(decide):
             self.table.environment.at_step("type_committed")
-            markers.report_late(name, before)
         self.table.finish_renames([name])
 
 
