@@ -123,7 +123,9 @@ class Commits:
         try:
             log = self._logs.find_type_log(name)
             if log is None:
-                # Its columns are not known yet: the job log lists its bad records.
+                if name in self._logs.unreadable:
+                    result.failed[name] = self._logs.unreadable[name]
+                # Otherwise its columns are not known yet: the job log lists its bad records.
                 return
             outcome = self._commit(name, log, batch_id, parts)
         except SchemaMovedError:

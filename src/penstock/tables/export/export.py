@@ -256,33 +256,36 @@ class Export(ExportTable):
     # write
 
     def routed(self, batch: Batch, pieces: Sequence[Piece]) -> dict[Partition, RoutedSlice]:
-        """Which types take part in each slice of a batch, which its tasks read in these pieces."""
+        """Which types take part in each slice of a batch, which its tasks read in these pieces.
+
+        Each begins at its offset in the job log. Those that are ahead skip what they have.
+        """
+        main = not isinstance(batch, CatchUpBatch)
+        begins = self._begins(batch)
+        routed = {}
+        for piece in batch.slices:
+            partition, counts = piece.partition, begins[piece.partition]
+            place = partition.topic, partition.number
+            starts = tuple(part.start for part in pieces if (part.topic, part.partition) == place)
+            takes = {name: self.logs.taken_from(name, partition, start) for name, start in counts.items()}
+            after = self.logs.files_ends(counts, partition)
+            routed[partition] = RoutedSlice(
+                partition.topic_id, piece.start, piece.end, starts, takes, counts, main, after=after
+            )
+        return routed
+
+    def _begins(self, batch: Batch) -> Mapping[Partition, Mapping[str, int]]:
+        """The types of each slice with their offsets; a new one is for all but those that lag, fail or are not due."""
         if isinstance(batch, CatchUpBatch):
             names = sorted({name for takes in batch.takes.values() for name in takes})
             self.environment.listener.event(CatchUpPlanned(types=names, offsets=batch.offsets))
-            takes = batch.takes
-            return {part.partition: self._routed(part, takes[part.partition], pieces, False) for part in batch.slices}
-        state, paused = self.logs.state(), self._paused(self.environment.now())
-        # A slice of the partition itself is for every type but those that lag, fail or are not due.
-        ready = [
-            name for name, spec in self.spec.types.items() if name not in paused and (batch.flush or not spec.rotation)
-        ]
-        routed = {}
-        for piece in batch.slices:
-            counts = dict.fromkeys((name for name in ready if name not in state.of(piece.partition).lags), piece.start)
-            routed[piece.partition] = self._routed(piece, counts, pieces)
-        return routed
-
-    def _routed(
-        self, piece: Slice, counts: Mapping[str, int], pieces: Sequence[Piece], main: bool = True
-    ) -> RoutedSlice:
-        """A slice for types from their offsets in the job log on; those that are ahead skip what they have."""
-        partition = piece.partition
-        place = partition.topic, partition.number
-        starts = tuple(part.start for part in pieces if (part.topic, part.partition) == place)
-        takes = {name: self.logs.taken_from(name, partition, start) for name, start in counts.items()}
-        after = self.logs.files_ends(counts, partition)
-        return RoutedSlice(partition.topic_id, piece.start, piece.end, starts, takes, counts, main, after=after)
+            return batch.takes
+        state, paused, types = self.logs.state(), self._paused(self.environment.now()), self.spec.types.items()
+        ready = [name for name, spec in types if name not in paused and (batch.flush or not spec.rotation)]
+        return {
+            piece.partition: {name: piece.start for name in ready if name not in state.of(piece.partition).lags}
+            for piece in batch.slices
+        }
 
     # commit
 
@@ -305,8 +308,7 @@ class Export(ExportTable):
             [
                 rename
                 for name, slices in landed.landed.items()
-                for piece in slices
-                for rename in self.finishing.renames_of(name, piece.files)
+                for rename in self.finishing.renames_of(name, [file for piece in slices for file in piece.files])
             ]
         )
         self._fail(failed)

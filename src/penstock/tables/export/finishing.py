@@ -109,7 +109,7 @@ class Finishing:
         staged = {entry.path for path in folders for entry in self.logs.storage.list(path)}
         renames: list[Rename] = []
         for name in sorted({path.split("/")[-2] for path in staged} & self.logs.export.types.keys()):
-            if (log := self.logs.refreshed(name)) is not None:
+            if (log := self.logs.find_type_log(name, refresh=True)) is not None:
                 files = (self._rename(name, file.path, *file.values) for file in log.active_files())
                 renames += [rename for rename in files if rename.source in staged]
         return renames
@@ -237,22 +237,14 @@ def refuse_unnamed_files(logs: ExportLogs) -> None:
             continue
         if paths:
             # Another process may have committed them meanwhile.
-            logs.refreshed(name)
+            logs.find_type_log(name, refresh=True)
             logs.state()
-        if paths := [path for path in paths if _is_beyond(logs, name, path) and _is_of_penstock(logs, path)]:
+        if paths := [path for path in paths if _is_beyond(logs, name, path)]:
             raise UserError(
                 f"{logs.export.path} has data files such as {paths[0]} that the logs of the job do not name",
                 detail="the logs were lost, or are older than the files: records would be written again",
                 hint=f"{LOST}; if table.export.cluster was changed, set it to what it was",
             )
-
-
-def _is_of_penstock(logs: ExportLogs, path: str) -> bool:
-    """Whether Penstock wrote a file, by its footer: other programs may use such names too."""
-    try:
-        return bool(read_footer(logs.storage, path).facts)
-    except (NotFoundError, InvariantError):
-        return False
 
 
 def _is_beyond(logs: ExportLogs, name: str, path: str) -> bool:

@@ -95,10 +95,10 @@ class DayMarkers:
             for day in [day for day in self.logs.days_of(name) if self._is_due(name, day)]:
                 with self._reporting():
                     # Another process may have added late rows: its commit came before or comes after the marker.
-                    log = self.logs.refreshed(name)
+                    log = self.logs.find_type_log(name, refresh=True)
                     if log is not None and self._is_due(name, day) and day not in pending_days(name):
                         self._put(name, day, log.version)
-                        self.logs.refreshed(name)
+                        self.logs.find_type_log(name, refresh=True)
                         if not self.is_complete(name, day):
                             self.hide(name, [day])
 

@@ -103,7 +103,7 @@ def _type_values(
     table: ExportTable, state: ExportState, name: str, gap_records: int, pending: Pending
 ) -> dict[str, Any]:
     """One type; `gap_records` is of the partition where its lag is largest."""
-    log, days = table.logs.refreshed(name), table.logs.days_of(name)
+    log, days = table.logs.find_type_log(name, refresh=True), table.logs.days_of(name)
     files = () if log is None else log.active_files()
     complete = [day for day in days if table.markers.is_complete(name, day)]
     return {

@@ -41,7 +41,7 @@ from penstock.quarantine.replay import (
     run_change,
     run_number,
 )
-from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
+from penstock.staging.batch_job import BatchJob, stopping_nothing
 from penstock.staging.reports import Gathered, check_conserved
 from penstock.tables.export.commits import committed_files
 from penstock.tables.export.export import Export, ExportTable, WrittenShares
@@ -49,8 +49,6 @@ from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import output_name
 from penstock.tables.export.spec import TypeSpec
 from penstock.tables.kind import SchemaChanged
-
-RunJob = Callable[[Batch, Mapping[PartitionKey, RoutedSlice], int, Records], Gathered | None]
 
 Listed = tuple[ReplayedOffsets, ...]
 """The files of a run and the offsets of their rows, by type and partition."""
@@ -80,15 +78,17 @@ class ExportWriter:
         return WrittenShares(result, routed, started_at) if self._complete(flow, result) else SchemaChanged()
 
     def replay_target(self) -> ExportTarget:
-        return ExportTarget(self.table, self._spark, self.replay)
+        return ExportTarget(self.table, self.replay)
 
-    def replay(
-        self, batch: Batch, slices: Mapping[PartitionKey, RoutedSlice], run: int, records: Records
-    ) -> Gathered | None:
+    def replay(self, chunk: Chunk, batch: Batch, run: int) -> Gathered | None:
         """Run the Spark job of a replay over records out of quarantine. None if a type first had to get its columns."""
+        self._logs.state()
+        slices = {
+            (piece.partition.topic, piece.partition.number): replayed_slice(self._logs, piece) for piece in chunk.slices
+        }
         flow = fanout_flow(self._logs, batch.id, slices, self.table.quarantine.url)
         flow = replace(flow, on=stopping_nothing(flow.on), replay_run=run)
-        result = self._batch_job.run(batch, flow, records)
+        result = self._batch_job.run(batch, flow, chunk.records(self._spark))
         return result if self._complete(flow, result) else None
 
     def _complete(self, flow: FanoutFlow, gathered: Gathered) -> bool:
@@ -231,12 +231,11 @@ class ExportRuns:
 class ExportTarget(Target[Listed]):
     """Stages and commits the runs of an export."""
 
-    def __init__(self, export: Export, spark: SparkSession, run_job: RunJob) -> None:
+    def __init__(self, export: Export, replay: Callable[[Chunk, Batch, int], Gathered | None]) -> None:
         super().__init__(export.job, export.environment, export.quarantine)
         self._export = export
         self._logs = export.logs
-        self._spark = spark
-        self._run_job = run_job
+        self._replay = replay
 
     @property
     def runs(self) -> ExportRuns:
@@ -247,10 +246,7 @@ class ExportTarget(Target[Listed]):
         self._export.finish_renames()
 
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[Listed] | None:
-        self._logs.state()
-        places = {(piece.partition.topic, piece.partition.number): piece for piece in chunk.slices}
-        slices = {key: replayed_slice(self._logs, piece) for key, piece in places.items()}
-        gathered = self._run_job(batch, slices, number, chunk.records(self._spark))
+        gathered = self._replay(chunk, batch, number)
         if gathered is None:
             return None
         listed = []

@@ -50,7 +50,7 @@ def staged_run(root: ExportRoot, rows: Rows, number: int = 1) -> StagedRun[Any]:
 
 def commit_run(root: ExportRoot, staged: StagedRun[Any], table: Export | None = None) -> None:
     """Commit a run; it raises `OvertakenError` if another one came first."""
-    ExportTarget(table or root.open(), cast(Any, None), cast(Any, None)).commit(staged)
+    ExportTarget(table or root.open(), cast(Any, None)).commit(staged)
 
 
 def replay(
