@@ -20,7 +20,6 @@ from penstock.events import RulesMeasured
 from penstock.job.spec import job_of
 from penstock.storage import open_storage
 from penstock.storage.objects import ObjectStorage
-from penstock.tables.export.finishing import Finishing
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import kind_of
@@ -576,7 +575,7 @@ class Copying(ObjectStorage):
     """A disk on which a rename is a copy that leaves its source, as on an object store."""
 
     @property
-    def _keeps_source(self) -> bool:
+    def keeps_source(self) -> bool:
         return True
 
 
@@ -586,7 +585,6 @@ def copying(plain: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> ExportWorld:
     assert isinstance(opened, ObjectStorage)
     opened.__class__ = Copying
     monkeypatch.setattr("penstock.tables.export.logs.open_storage", lambda url, options: opened)
-    monkeypatch.setattr(Finishing, "copies", property(lambda finishing: True))
     return plain
 
 

@@ -136,7 +136,7 @@ class CopyingStorage(MemoryStorage):
         self.url = "s3://lake"
 
     @property
-    def _keeps_source(self) -> bool:
+    def keeps_source(self) -> bool:
         return True
 
 

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,7 +43,6 @@ from penstock.tables.export.state import Day
 
 RENAMES_AT_ONCE = 16
 DAMAGED_FILE = "the file is damaged or foreign: restore a good copy, or delete the folder of its day"
-_RENAMING = frozenset({"", "file", "memory", "hdfs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +89,6 @@ class Finishing:
 
     logs: ExportLogs
     markers: DayMarkers
-
-    @property
-    def copies(self) -> bool:
-        """Whether a rename of this store is a copy, which may still be under way when its source is deleted."""
-        return urlsplit(self.logs.storage.url).scheme.lower() not in _RENAMING
 
     def pending(self, names: Iterable[str] | None = None) -> list[Rename]:
         """The staged files that active entries name, of these types or of all; logs are read after the listing.

@@ -110,7 +110,7 @@ def _groups(
     table.logs.state()
     now = table.environment.now()
     # Where a rename is a copy, a copy that another process began may finish after the deletion and restore the file.
-    age_seconds_min = table.job.limits.stage_age_seconds_max if table.finishing.copies else 0.0
+    age_seconds_min = table.job.limits.stage_age_seconds_max if table.logs.storage.keeps_source else 0.0
     for day in sorted(days):
         if not (all_days and day != max(days)) and not table.markers.is_complete(name, day):
             continue

@@ -47,7 +47,6 @@ from penstock.tables.export.commits import committed_files
 from penstock.tables.export.export import Export, ExportTable, WrittenShares
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import output_name
-from penstock.tables.export.spec import TypeSpec
 from penstock.tables.kind import SchemaChanged
 
 Listed = tuple[ReplayedOffsets, ...]
@@ -133,7 +132,18 @@ def fanout_flow(
         decode=job.decode,
         on=job.on,
         route=job.table.route,
-        types={name: _type_flow(logs, spec) for name, spec in job.table.types.items()},
+        types={
+            name: TypeFlow(
+                name=name,
+                values=spec.values,
+                # The descriptor states the fields of a message; a JSON record may have fields for every column.
+                decoded=logs.decoded_of(name) if job.decode.format == "json" else spec.schema,
+                target=logs.columns_of(name),
+                event_time=spec.event_time,
+                message=spec.message,
+            )
+            for name, spec in job.table.types.items()
+        },
         columns=job.columns,
         days=job.table.days,
         now_ms=int(environment.now() * 1000),
@@ -148,19 +158,6 @@ def fanout_flow(
         limits=PoolLimits(
             open_writers_max=job.limits.open_writers_max, row_group_bytes_max=job.limits.row_group_bytes_max
         ),
-    )
-
-
-def _type_flow(logs: ExportLogs, spec: TypeSpec) -> TypeFlow:
-    # The descriptor states the fields of a message; a JSON record may have fields for every column of the log.
-    decoded = logs.decoded_of(spec.name) if logs.job.decode.format == "json" else spec.schema
-    return TypeFlow(
-        name=spec.name,
-        values=spec.values,
-        decoded=decoded,
-        target=logs.columns_of(spec.name),
-        event_time=spec.event_time,
-        message=spec.message,
     )
 
 
