@@ -532,10 +532,9 @@ def test_any_number_of_processes_finish_the_same_renames(plain: ExportWorld, act
 
 def test_a_rename_never_overwrites_a_file_of_another_program(plain: ExportWorld) -> None:
     foreign = "A/day=2026-03-01/events.0.2.parquet"
-    plain.send("ABA")
-    process = plain.open()
     plain.storage.put(foreign, b"foreign")
-    process.run()
+    plain.send("ABA")
+    process = plain.run()
     assert "exists already" in process.table.failing["A"].reason
     plain.send("ABA")
     process.run()

@@ -249,9 +249,9 @@ class ExportTarget(Target[Listed]):
         listed = []
         for partition in [piece.partition for piece in chunk.slices]:
             for name, share in gathered.of(partition).items():
-                if share.failed:
+                if reason := share.failed or self._logs.unreadable.get(name):
                     raise TransientError(
-                        f"records of type {name} cannot be replayed: {share.failed}",
+                        f"records of type {name} cannot be replayed: {reason}",
                         hint="make its folder writable and replay again; the records are still in quarantine",
                     )
                 if share.files:

@@ -186,5 +186,6 @@ def test_an_older_copy_of_the_logs_is_refused(tmp_path: Path) -> None:
 
 def test_files_of_other_programs_do_not_stop_the_job(tmp_path: Path) -> None:
     root = filled(tmp_path)
-    (root.lake / f"order/day={WEDNESDAY}/part-0.parquet").write_bytes(b"foreign")
+    foreign = root.lake / f"order/day={WEDNESDAY}/shop.0.99.parquet"
+    foreign.write_bytes(b"foreign")
     refuse_unnamed_files(logs_of(root.job_path))

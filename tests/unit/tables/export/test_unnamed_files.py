@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.environment import Environment
@@ -116,6 +118,12 @@ def test_types_that_lag_days_that_are_complete_and_a_restart_are_not_refused(tmp
     root.catch_up(ZERO, {"click": 40}, 45, {("click", WEDNESDAY): range(40, 45)})
     start(root)
     assert compacted(root.open(), all_days=True).files_added
+    start(root)
+
+
+def test_a_file_that_another_program_put_under_such_a_name_is_not_refused(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    pq.write_table(pa.table({"id": [1]}), root.lake / "order" / f"day={WEDNESDAY}" / "shop.0.99.parquet")
     start(root)
 
 
