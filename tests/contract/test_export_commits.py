@@ -20,7 +20,6 @@ from penstock.events import RulesMeasured
 from penstock.job.spec import job_of
 from penstock.storage import open_storage
 from penstock.storage.objects import ObjectStorage
-from penstock.tables.export.finishing import Finishing
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import kind_of
@@ -367,6 +366,13 @@ def test_slice_staged_before_a_catch_up_lands_after_it(world: ExportWorld) -> No
     world.check()
 
 
+def test_a_catch_up_that_reads_too_few_records_stops(world: ExportWorld) -> None:
+    lagging(world)
+    world.log.values[ZERO] = {offset: value for offset, value in world.log.values[ZERO].items() if offset != 4}
+    with pytest.raises(UserError, match="1 offsets from 0 to 8 have no record"):
+        world.open().stage_catch_up()
+
+
 # E3: idle types need no commits, and a type that is ahead skips what it has
 
 
@@ -568,7 +574,7 @@ class Copying(ObjectStorage):
     """A disk on which a rename is a copy that leaves its source, as on an object store."""
 
     @property
-    def _keeps_source(self) -> bool:
+    def keeps_source(self) -> bool:
         return True
 
 
@@ -578,7 +584,6 @@ def copying(plain: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> ExportWorld:
     assert isinstance(opened, ObjectStorage)
     opened.__class__ = Copying
     monkeypatch.setattr("penstock.tables.export.logs.open_storage", lambda url, options: opened)
-    monkeypatch.setattr(Finishing, "copies", property(lambda finishing: True))
     return plain
 
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.environment import Environment, new_batch_id
+from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.manifest import Counts, StagedFile, ranges_of
 from penstock.flow.write.names import replayed_name, staged_name
 from penstock.flow.write.report import UNROUTED, Share
@@ -31,7 +32,6 @@ from penstock.staging.reports import Gathered
 from penstock.storage import Storage
 from penstock.storage.objects import MemoryStorage
 from penstock.tables.export.catch_up import CatchUpBatch
-from penstock.tables.export.commits import Roles
 from penstock.tables.export.export import Export, WrittenShares
 from penstock.tables.export.finishing import claim_names
 from penstock.tables.export.logs import ExportLogs
@@ -39,7 +39,6 @@ from penstock.tables.export.names import day_folder
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.registry import load_job
 from tests.support.exports import ExportView
-from tests.support.memory_log import MemoryLog
 
 JOB = """\
 job: {name}
@@ -137,7 +136,7 @@ class CopyingStorage(MemoryStorage):
         self.url = "s3://lake"
 
     @property
-    def _keeps_source(self) -> bool:
+    def keeps_source(self) -> bool:
         return True
 
 
@@ -177,7 +176,7 @@ class ExportRoot:
         environment = environment or self.environment
         logs = ExportLogs(self.job, environment, self.storage)
         logs.agree_on_types()
-        return Export(logs, Quarantine(self.job, logs.job_log, environment), MemoryLog())
+        return Export(logs, Quarantine(self.job, logs.job_log, environment))
 
     def files(self) -> list[str]:
         """What readers see, sorted."""
@@ -261,10 +260,12 @@ class ExportRoot:
             shares = {**shares, UNROUTED: Share(event_ms_max=noon_ms(watermark))}
         key = (piece.partition.topic, piece.partition.number)
         taken_from = {name: table.logs.taken_from(name, piece.partition, start) for name, start in takes.items()}
-        roles = {piece.partition: Roles(takes, taken_from)}
+        routed = RoutedSlice(piece.partition.topic_id, piece.start, piece.end, (piece.start,), taken_from, takes, main)
         gathered = Gathered({key: dict(shares)}, "", (), {})
         batch = Batch(new_batch_id(), (piece,)) if main else CatchUpBatch(new_batch_id(), (piece,))
-        return table.land(batch, {piece.partition: token}, WrittenShares(gathered, roles, 0.0)).outcome
+        return table.land(
+            batch, {piece.partition: token}, WrittenShares(gathered, {piece.partition: routed}, 0.0)
+        ).outcome
 
     def stage(
         self,

@@ -31,6 +31,10 @@ class WatchedStorage(Storage):
         if self.watch is not None:
             self.watch(act, path)
 
+    @property
+    def keeps_source(self) -> bool:
+        return self._behind.keeps_source
+
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
         self._note("list", prefix)
         return self._behind.list(prefix, after)

@@ -38,7 +38,8 @@ from penstock.staging.batch_job import Records
 
 STAGINGS_MAX = 20
 """How often the records of a run are written again because they have columns that the table had to add first."""
-_KIND = "replay"
+REPLAY = "replay"
+"""The kind of the commits of runs."""
 
 F = TypeVar("F")
 """The staged result that a run passes to its commit."""
@@ -83,7 +84,7 @@ class TableRuns:
 
     def find(self, number: int) -> ReplayRun | None:
         for commit in self.data.commits():
-            if commit.kind == _KIND and commit.run == number:
+            if commit.kind == REPLAY and commit.run == number:
                 return ReplayRun(number, commit.batch, {offsets.place: offsets.ranges for offsets in commit.offsets})
         return None
 
@@ -100,7 +101,7 @@ def run_change(table: DeltaLog, run: ReplayRun, files: Sequence[StagedFile]) -> 
     added = {field_key(table.job, place, "replayed"): count_of(ranges) for place, ranges in run.offsets.items()}
     totals = {key: (table.transaction(key) or 0) + count for key, count in added.items()}
     record = Provenance(
-        kind=_KIND,
+        kind=REPLAY,
         job=table.job,
         batch=run.batch_id,
         run=run.number,

@@ -134,11 +134,11 @@ class BatchJob(Generic[F]):
             self._listener.event(RecordIsolated(partition=str(partition), offset=offset, reason=reason))
         return gather(self._reports(batch, _without(flow, poison), records))
 
-    def check(self, batch: Batch, gathered: Gathered, counted: bool = True) -> None:
-        """What must hold before the commit; `counted`: the batch reads every record of its slices."""
+    def check(self, batch: Batch, gathered: Gathered) -> None:
+        """What must hold before the commit."""
         self.checks.refuse_bad_record(gathered.first_error)
         self.checks.refuse_bad_share(gathered.total, gathered.reasons)
-        for piece in batch.slices if counted else ():
+        for piece in batch.slices:
             self.checks.check_count(piece, sum(share.counts.read for share in gathered.of(piece.partition).values()))
 
     def _reports(self, batch: Batch, flow: F, records: Records) -> list[TaskReport]:

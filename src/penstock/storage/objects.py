@@ -72,7 +72,7 @@ class ObjectStorage(Storage):
         return isinstance(self._store, LocalStore)
 
     @property
-    def _keeps_source(self) -> bool:
+    def keeps_source(self) -> bool:
         return not isinstance(self._store, (LocalStore, MemoryStore))
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
@@ -133,7 +133,7 @@ class ObjectStorage(Storage):
         return True
 
     def rename_if_absent(self, source: str, target: str) -> bool:
-        act = obstore.copy if self._keeps_source else obstore.rename
+        act = obstore.copy if self.keeps_source else obstore.rename
         if not self._landed(partial(act, self._store, self._key(source), self._key(target), overwrite=False), source):
             return False
         # The bytes are on the disk since their writer closed.

@@ -43,6 +43,11 @@ class Storage(Protocol):
     def __init__(self, url: str, root: str) -> None:
         self.url, self._root = url, root
 
+    @property
+    def keeps_source(self) -> bool:
+        """Whether a rename is a copy, which may still be under way when its source is deleted."""
+        return False
+
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
         """Every object below the folder `prefix`, in no order; a missing folder is empty.
 

@@ -176,10 +176,13 @@ class Fanout:
         if start is None:
             if piece.main:
                 self._count(type_key, batch, rows)
+            else:
+                self._pass_over(type_key.partition, len(rows))
             return rows[:0]
         offsets = batch.column("offset").to_numpy()[rows]
         belongs = offsets >= piece.counts.get(type_key.type, piece.start if piece.main else start)
         chosen: Rows = rows[belongs]
+        self._pass_over(type_key.partition, len(rows) - len(chosen))
         if len(chosen):
             self._count(type_key, batch, chosen)
         missing = offsets[belongs] >= start
@@ -192,8 +195,7 @@ class Fanout:
         if type_key.type not in piece.left:
             return chosen
         # In a replay: the type reads these records from the log.
-        places = offsets[belongs]
-        in_log = np.logical_or.reduce([(places >= start) & (places < end) for start, end in piece.left[type_key.type]])
+        in_log = offsets[belongs] >= piece.left[type_key.type]
         self._tallies.add(type_key, Share(Counts(skipped=int(in_log.sum()))))
         kept: Rows = chosen[~in_log]
         return kept
@@ -237,16 +239,25 @@ class Fanout:
 
     def _refuse(self, key: PartitionKey, bad: BadRows) -> None:
         """Quarantine records that belong to no type."""
-        if len(bad.errors) and self._flow.slices[key].main:
+        if not self._flow.slices[key].main:
+            self._pass_over(key, len(bad.errors))
+        elif len(bad.errors):
             type_key = TypeKey(key, UNROUTED)
             self._count(type_key, bad.kafka)
             self._filer.quarantine(type_key, bad)
 
     def _drop(self, key: PartitionKey, batch: pa.RecordBatch) -> None:
-        if batch.num_rows and self._flow.slices[key].main:
+        if not self._flow.slices[key].main:
+            self._pass_over(key, batch.num_rows)
+        elif batch.num_rows:
             type_key = TypeKey(key, UNROUTED)
             self._count(type_key, batch)
             self._tallies.add(type_key, Share(Counts(filtered=batch.num_rows)))
+
+    def _pass_over(self, key: PartitionKey, count: int) -> None:
+        """Records that a catch-up reads and no type of it takes: counted, so that a missing offset is noticed."""
+        if count:
+            self._tallies.add(TypeKey(key, UNROUTED), Share(Counts(read=count, filtered=count)))
 
     def _count(self, type_key: TypeKey, batch: pa.RecordBatch, rows: Rows | None = None) -> None:
         offsets = batch.column("offset")

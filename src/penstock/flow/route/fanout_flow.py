@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from penstock.flow.stage import NamedSlice, TaskFlow
-from penstock.flow.write.manifest import PartitionKey, Ranges
+from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.pool import MEBIBYTE, PoolLimits
 from penstock.flow.write.report import UNROUTED
 from penstock.job.expressions import Expression
@@ -42,9 +42,9 @@ class RoutedSlice(NamedSlice):
     counts: Mapping[str, int] = field(default_factory=dict)
     """From which offset on records of a type belong to this slice; those below `takes` are there already: skipped."""
     main: bool = True
-    """False for a catch-up, which ignores records that no type takes."""
-    left: Mapping[str, Ranges] = field(default_factory=dict)
-    """Of a replay, by type: offsets whose records the log gives to the type; they are passed over and stay bad."""
+    """False for a catch-up, which passes over records that no type takes."""
+    left: Mapping[str, int] = field(default_factory=dict)
+    """Of a replay, by type: from which offset on the log gives it the records; they are passed over and stay bad."""
     after: Mapping[str, int] = field(default_factory=dict)
     """By type: where the last slice ends that has files of it; footers name it, so that a missing file is noticed."""
 

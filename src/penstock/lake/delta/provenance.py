@@ -45,10 +45,14 @@ class CommitSlice(_Placed, frozen=True, omit_defaults=True):
     """Those that wait to be appended to the quarantine (RULES Q1)."""
 
 
-class ReplayedOffsets(_Placed, frozen=True):
+class ReplayedOffsets(_Placed, frozen=True, omit_defaults=True):
     """What a replay run took out of quarantine (RULES Q2)."""
 
     ranges: Ranges
+    type: str = ""
+    """Of an export, whose job log lists the rows by type."""
+    files: tuple[StagedFile, ...] = ()
+    """Of an export: what the log of the type takes from there."""
 
 
 class Provenance(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from penstock.environment import new_batch_id
-from penstock.errors import InvariantError
 from penstock.job.spec import DaysSpec
 from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.tables.export.spec import Rotation
-from penstock.tables.export.state import MILLIS_PER_DAY, MILLIS_PER_SECOND, ExportState, JobPartition, Lag
+from penstock.tables.export.state import MILLIS_PER_DAY, MILLIS_PER_SECOND, ExportState, Lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +26,6 @@ class CatchUpBatch(Batch):
     @property
     def batch(self) -> CatchUpBatch:
         return self
-
-
-@dataclass(frozen=True, slots=True)
-class RaiseEventTimes:
-    """A commit without rows that raises the event times of idle partitions."""
-
-    name: ClassVar[str] = "idle partitions"
-    batch: ClassVar[None] = None
-    idle: Mapping[Partition, int]
 
 
 def next_catch_up(
@@ -66,23 +56,6 @@ def is_rotation_due(rotation: Rotation | None, lag: Lag, now: float) -> bool:
     if rotation is None or (rotation.events is not None and lag.deferred >= rotation.events):
         return True
     return now - lag.since_ms / MILLIS_PER_SECOND >= rotation.seconds
-
-
-def check_residue(piece: Slice, state: JobPartition, taken: Mapping[str, int], may_vanish: bool) -> None:
-    """Refuse a catch-up that found fewer or more records than were deferred for a type, unless the log lost some."""
-    if state.position is None or piece.end < state.position or may_vanish:
-        return
-    for name, count in taken.items():
-        lag = state.lags.get(name)
-        if lag is None or lag.gap or lag.position < piece.read_from:
-            continue
-        if lag.deferred != count:
-            raise InvariantError(
-                f"{piece.partition}: {lag.deferred} records were deferred for type {name}, and {count} were found",
-                detail=f"offsets {lag.position} to {piece.end - 1}; nothing was written",
-                hint="if the topic is transactional or was compacted, set log.kafka.transactional; "
-                "otherwise report this with the output of `penstock verify`",
-            )
 
 
 @dataclass(slots=True)

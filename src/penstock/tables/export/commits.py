@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from penstock.errors import PenstockError
+from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.report import Share
 from penstock.job.spec import DAY_FOLDER
@@ -41,31 +42,19 @@ COMMITS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Roles:
-    """Which types a slice is written for, each from the offset that the job log has for it; the others lag."""
-
-    takes: Mapping[str, int]
-    taken_from: Mapping[str, int]
-    """Higher offsets for types whose logs are ahead: they have the records in between already."""
-    after: Mapping[str, int] = field(default_factory=dict)
-    """Where the last slice ends that has files of a type."""
-
-
-@dataclass(frozen=True, slots=True)
 class RoutedPart:
     """One slice of a batch with the shares of its types."""
 
     piece: Slice
     token: int
-    roles: Roles
+    routed: RoutedSlice
+    """As its tasks got it. A catch-up is not `main`: it moves types and not the partition."""
     written: Mapping[str, Share]
     """Of the types that the slice is written for, also of those without a record in it."""
     deferred: Mapping[str, Share]
     """Of types that lag, because their rotation is not due or they failed."""
     unrouted: Share
     """What belongs to no type, or to one without a log."""
-    main: bool = True
-    """False for a catch-up, which moves types and not the partition."""
     watermark_ms: int | None = None
     mark: EpochMark | None = None
     """The last record of the slice; None if it has none, or its log keeps no leader epochs."""
@@ -86,8 +75,8 @@ class RoutedPart:
         catch-up moves its types even if the log has lost all that they waited for.
         """
         counts = self.written[name].counts
-        new = counts.read > counts.skipped or self.piece.gap > 0 or not self.main
-        return new and self.roles.taken_from[name] < self.piece.end
+        new = counts.read > counts.skipped or self.piece.gap > 0 or not self.routed.main
+        return new and self.routed.takes[name] < self.piece.end
 
     def without(self, failed: Collection[str]) -> RoutedPart:
         """The same slice with the records of failed types deferred."""
@@ -134,7 +123,9 @@ class Commits:
         try:
             log = self._logs.find_type_log(name)
             if log is None:
-                # Its columns are not known yet: the job log lists its bad records.
+                if name in self._logs.unreadable:
+                    result.failed[name] = self._logs.unreadable[name]
+                # Otherwise its columns are not known yet: the job log lists its bad records.
                 return
             outcome = self._commit(name, log, batch_id, parts)
         except SchemaMovedError:
@@ -151,7 +142,6 @@ class Commits:
     def _commit(self, name: str, log: DeltaLog, batch_id: str, parts: Sequence[RoutedPart]) -> Outcome:
         """One commit to the log of a type: accepted only while the log has no record of the slice (RULES E1)."""
         days = {day for part in parts for day in part.written[name].days}
-        before = self._logs.days_of(name)
 
         def revise() -> Proposal:
             state = log.cached_state([part.partition for part in parts])
@@ -164,16 +154,14 @@ class Commits:
             if self._logs.is_plain:
                 check_staged(self._logs.storage, [file for part in parts for file in part.written[name].files])
 
-        outcome = log.commit_revised(revise, self._logs.columns_of(name), prepare)
-        self._markers.report_late(name, before)
-        return outcome
+        return log.commit_revised(revise, self._logs.columns_of(name), prepare)
 
     def _slice(self, name: str, part: RoutedPart, position: int | None) -> SlicePart:
         """The slice as a type sees it, from its last commit on: offsets without a record of the type are holes.
 
         A log whose position is beyond the start of the files has their rows already: it refuses the slice.
         """
-        share, end, start = part.written[name], part.piece.end, part.roles.taken_from[name]
+        share, end, start = part.written[name], part.piece.end, part.routed.takes[name]
         start = position if position is not None and position <= start else start
         # Skipped records were counted by an earlier commit.
         counts = replace(share.counts, read=share.counts.read - share.counts.skipped, skipped=0)
@@ -187,15 +175,18 @@ class Commits:
 
     # the job log
 
-    def land(self, batch_id: str, parts: Sequence[RoutedPart]) -> Outcome:
-        """Move positions, totals and lagging types, each partition for itself."""
+    def land(self, batch_id: str, parts: Sequence[RoutedPart], moved: Collection[Partition]) -> Outcome:
+        """Move positions, totals and lagging types, each partition for itself.
+
+        Those in `moved` are planned again, unless the job has moved on too: then another process holds them.
+        """
         refused: tuple[Refusal, ...] = ()
 
         def revise() -> Proposal:
             nonlocal refused
             state = self._logs.cached_state()
             refused = self.refusals(parts)
-            stale = {refusal.partition for refusal in refused}
+            stale = {*moved, *(refusal.partition for refusal in refused)}
             taken = [part for part in parts if part.partition not in stale]
             pairs = [self._part(part, state) for part in taken]
             numbers = {key: number for _, of_part in pairs for key, number in of_part.items()}
@@ -230,7 +221,7 @@ class Commits:
     def _part(self, part: RoutedPart, state: ExportState) -> tuple[SlicePart | FencePart, dict[str, int]]:
         """A slice as the job log takes it, with the numbers of types that lag after it."""
         before = state.of(part.partition)
-        if part.main:
+        if part.routed.main:
             shares = {name: share for name, share in part.deferred.items() if share.counts.read}
             deferred = sum(share.counts.read for share in shares.values())
             lags = deferred_lags(before, shares, int(self._logs.environment.now() * MILLIS_PER_SECOND))
@@ -288,10 +279,10 @@ def _refusal(part: RoutedPart, before: JobPartition) -> str | None:
     """Why a slice is refused: it must begin at the position, and a catch-up at the positions of its types."""
     if part.token < before.token:
         return f"token {part.token} is older than the table's {before.token}"
-    if part.main:
+    if part.routed.main:
         moved = part.piece.start != before.position
         return f"the slice starts at {part.piece.start}, the table's position is {before.position}" if moved else None
-    positions = {name: lag.position for name, lag in before.lags.items() if name in part.roles.takes}
-    if positions == part.roles.takes and part.piece.end <= (before.position or 0):
+    positions = {name: lag.position for name, lag in before.lags.items() if name in part.routed.counts}
+    if positions == part.routed.counts and part.piece.end <= (before.position or 0):
         return None
-    return f"the catch-up starts at {dict(part.roles.takes)}, its types are at {positions}"
+    return f"the catch-up starts at {dict(part.routed.counts)}, its types are at {positions}"

@@ -9,25 +9,23 @@ from typing import NamedTuple
 
 from penstock.environment import new_batch_id
 from penstock.errors import PenstockError, TransientError
+from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.manifest import Counts, EpochMarks
 from penstock.flow.write.report import Share
 from penstock.job.spec import GapPolicy
 from penstock.lake.proposal import FencePart, Outcome, Proposal
 from penstock.lake.state import Numbers, TableState
-from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
+from penstock.logs.log import Batch, Bounds, Partition, Piece, Slice
 from penstock.plan import records_per_batch_max
 from penstock.quarantine.table import Quarantine
-from penstock.staging.batch_job import ReadChecks
 from penstock.staging.reports import Gathered
 from penstock.tables.export.catch_up import (
     CatchUpBatch,
     IdlePartitions,
-    RaiseEventTimes,
-    check_residue,
     is_rotation_due,
     next_catch_up,
 )
-from penstock.tables.export.commits import Commits, Roles, RoutedPart
+from penstock.tables.export.commits import Commits, RoutedPart
 from penstock.tables.export.finishing import Finishing, claim_names
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.markers import DayMarkers
@@ -62,7 +60,7 @@ class WrittenShares:
     """A batch of all types, ready for its commits."""
 
     gathered: Gathered
-    roles: Mapping[Partition, Roles]
+    slices: Mapping[Partition, RoutedSlice]
     staged_at: float
 
     @property
@@ -98,12 +96,11 @@ class Export(ExportTable):
 
     divisible = True
 
-    def __init__(self, logs: ExportLogs, quarantine: Quarantine, log: Log) -> None:
+    def __init__(self, logs: ExportLogs, quarantine: Quarantine) -> None:
         super().__init__(logs)
         self.spec = logs.export
         self.quarantine = quarantine
         self.failing: dict[str, Failure] = {}
-        self._checks = ReadChecks(self.job, log)
         self._idle = IdlePartitions(self.spec.days)
         self._owned: set[Partition] = set()
         self._is_finished = False
@@ -172,25 +169,28 @@ class Export(ExportTable):
             # A failed type is tried as soon as its pause is over.
             return view.flush_now or name in self.failing or is_rotation_due(spec.rotation, lag, view.now)
 
+        late = [late_ms for name in self.spec.types for late_ms in self.logs.days_of(name).values() if late_ms]
+        self.raise_event_times(self._idle.event_times(state, self._ends, view.now, late))
         batch = next_catch_up(state, bounds, is_due, records_per_batch_max(self.job.flush, view.record_bytes))
         if batch is None and view.idle:
             if view.flush_now and self.failing:
                 reasons = ", ".join(f"{name} ({failure.reason})" for name, failure in sorted(self.failing.items()))
                 raise TypeLaggingError(f"types cannot be written: {reasons}", hint="the other types are up to date")
             self._put_own_markers()
-        late = [late_ms for name in self.spec.types for late_ms in self.logs.days_of(name).values() if late_ms]
-        idle = self._idle.event_times(state, self._ends, view.now, late)
-        return [*([RaiseEventTimes(idle)] if idle else []), *([] if batch is None else [batch])]
+        return [] if batch is None else [batch]
 
-    def perform(self, chore: RaiseEventTimes) -> None:
+    def perform(self, chore: Chore) -> None:
+        """Every chore of an export is a batch."""
+
+    def raise_event_times(self, idle: Mapping[Partition, int]) -> None:
         """Let the event times of idle partitions follow the clock, without rows; they never fall."""
-        state = self.logs.state()
+        state = self.logs.cached_state()
         parts = [
             FencePart(partition, state.of(partition).token, numbers=Numbers(peaks={EVENT_MS: event_ms}))
-            for partition, event_ms in chore.idle.items()
+            for partition, event_ms in idle.items()
         ]
-        self.commits.handshake(Proposal(self.job.name, new_batch_id(), tuple(parts)))
-        self._put_own_markers()
+        if parts:
+            self.commits.handshake(Proposal(self.job.name, new_batch_id(), tuple(parts)))
 
     def _lost_records(self, state: ExportState, bounds: Mapping[Partition, Bounds]) -> dict[str, str]:
         """The types of which the log lost deferred records: they stop, unless `on.gap` allows gaps (I7)."""
@@ -229,62 +229,70 @@ class Export(ExportTable):
     def _fail(self, reasons: Mapping[str, str]) -> None:
         """Pause types that failed."""
         for name, reason in reasons.items():
-            self.finishing.forget_probe(name)
             before = self.failing.get(name)
             self.failing[name] = Failure(reason, self.environment.now() + RETRY_SECONDS)
             if before is None or before.reason != reason:
                 self.environment.listener.event(TypeCannotBeWritten(type=name, reason=reason))
 
     def _retry_failing(self, state: ExportState, view: View) -> None:
-        """Try types whose pause is over; at its end, a bounded run tries all once more."""
+        """Finish the renames of types whose pause is over; at its end, a bounded run tries all once more.
+
+        A type that succeeds and does not lag has recovered.
+        """
         lagging = {name for partition in view.tokens for name in state.of(partition).lags}
         is_end = view.flush_now and view.idle
-        due = [name for name, failure in sorted(self.failing.items()) if is_end or failure.retry_at <= view.now]
-        self._retry(due, lagging)
-
-    def _retry(self, names: Iterable[str], lagging: Collection[str] = ()) -> None:
-        """Finish the pending renames of failed types; a type that succeeds and does not lag has recovered."""
-        for name in names:
+        for name in [name for name, failure in sorted(self.failing.items()) if is_end or failure.retry_at <= view.now]:
             try:
                 self.logs.reopen(name)
-                reason = self.finishing.probe(name) or self.finish_renames([name]).get(name)
+                reason = self.finish_renames([name]).get(name)
             except PenstockError as error:
                 reason = error.primary
             if reason is not None:
                 self._fail({name: reason})
-            elif name not in lagging and self.failing.pop(name, None) is not None:
+            elif name not in lagging:
+                del self.failing[name]
                 self.environment.listener.event(TypeWrittenAgain(type=name))
 
     # write
 
-    def roles(self, batch: Batch) -> dict[Partition, Roles]:
-        """Which types take part in each slice of a batch."""
+    def routed(self, batch: Batch, pieces: Sequence[Piece]) -> dict[Partition, RoutedSlice]:
+        """Which types take part in each slice of a batch, which its tasks read in these pieces.
+
+        Each begins at its offset in the job log. Those that are ahead skip what they have.
+        """
+        main = not isinstance(batch, CatchUpBatch)
+        begins = self._begins(batch)
+        routed = {}
+        for piece in batch.slices:
+            partition, counts = piece.partition, begins[piece.partition]
+            place = partition.topic, partition.number
+            starts = tuple(part.start for part in pieces if (part.topic, part.partition) == place)
+            takes = {name: self.logs.taken_from(name, partition, start) for name, start in counts.items()}
+            after = self.logs.files_ends(counts, partition)
+            routed[partition] = RoutedSlice(
+                partition.topic_id, piece.start, piece.end, starts, takes, counts, main, after=after
+            )
+        return routed
+
+    def _begins(self, batch: Batch) -> Mapping[Partition, Mapping[str, int]]:
+        """The types of each slice with their offsets; a new one is for all but those that lag, fail or are not due."""
         if isinstance(batch, CatchUpBatch):
             names = sorted({name for takes in batch.takes.values() for name in takes})
             self.environment.listener.event(CatchUpPlanned(types=names, offsets=batch.offsets))
-            return {piece.partition: self._roles(piece, batch.takes[piece.partition]) for piece in batch.slices}
-        state, paused = self.logs.state(), self._paused(self.environment.now())
-        # A slice of the partition itself is for every type but those that lag, fail or are not due.
-        ready = [
-            name for name, spec in self.spec.types.items() if name not in paused and (batch.flush or not spec.rotation)
-        ]
-        roles = {}
-        for piece in batch.slices:
-            lags = state.of(piece.partition).lags
-            roles[piece.partition] = self._roles(piece, {name: piece.start for name in ready if name not in lags})
-        return roles
-
-    def _roles(self, piece: Slice, takes: Mapping[str, int]) -> Roles:
-        taken_from = {name: self.logs.taken_from(name, piece.partition, start) for name, start in takes.items()}
-        return Roles(takes, taken_from, self.logs.files_ends(takes, piece.partition))
+            return batch.takes
+        state, paused, types = self.logs.state(), self._paused(self.environment.now()), self.spec.types.items()
+        ready = [name for name, spec in types if name not in paused and (batch.flush or not spec.rotation)]
+        return {
+            piece.partition: {name: piece.start for name in ready if name not in state.of(piece.partition).lags}
+            for piece in batch.slices
+        }
 
     # commit
 
     def land(self, batch: Batch, tokens: Mapping[Partition, int], staged: WrittenShares) -> Landed:
         """Commit the types, rename their plain files, then commit the job."""
         self._is_finished = False
-        main = not isinstance(batch, CatchUpBatch)
-        parts = [self._part(piece, tokens[piece.partition], staged, main) for piece in batch.slices]
+        parts = [self._part(piece, tokens[piece.partition], staged) for piece in batch.slices]
         # Refuses a process that lost its claim before types take its files.
         self.logs.job_log.refresh()
         refused = self.commits.refusals(parts)
@@ -292,7 +300,6 @@ class Export(ExportTable):
         if not parts:
             return Landed(Outcome(None, (), refused))
         failed = {name: share.failed for part in parts for name, share in part.written.items() if share.failed}
-        failed |= self._unwritable(parts, failed)
         self.environment.at_step("checked")
         landed = self.commits.land_types(batch.id, [part.without(failed) for part in parts])
         failed |= landed.failed
@@ -301,20 +308,14 @@ class Export(ExportTable):
             [
                 rename
                 for name, slices in landed.landed.items()
-                for piece in slices
-                for rename in self.finishing.renames_of(name, piece.files)
+                for rename in self.finishing.renames_of(name, [file for piece in slices for file in piece.files])
             ]
         )
         self._fail(failed)
         self._outcomes.update((name, False) for name in failed)
         written = landed.landed.keys() - failed.keys()
         self._outcomes.update((name, True) for name in written)
-        steady = [part for part in parts if part.partition not in landed.moved]
-        if moved := [part for part in parts if part.partition in landed.moved]:
-            # Planned again, unless the job has moved on too: then another process holds the partition.
-            self.logs.job_log.refresh()
-            refused = (*refused, *self.commits.refusals(moved))
-        outcome = self.commits.land(batch.id, steady) if steady else Outcome(None)
+        outcome = self.commits.land(batch.id, parts, landed.moved)
         self.environment.at_step("committed")
         self.quarantine.append(outcome.accepted, landed.landed)
         outcome = replace(outcome, refused=(*refused, *outcome.refused))
@@ -322,42 +323,30 @@ class Export(ExportTable):
             return Landed(outcome)
         self.environment.at_step("quarantined")
         self._is_finished = True
-        self._retry(sorted(written & self.failing.keys()))
         self._put_own_markers()
         self._report(self.logs.cached_state())
         accepted = {part.partition for part in outcome.accepted}
-        return _landed(outcome, [part for part in steady if part.partition in accepted], main)
+        parts = [part for part in parts if part.partition in accepted]
+        files = [file for part in parts for share in part.written.values() for file in share.files]
+        counts = sum((part.counted for part in parts), Counts())
+        size_bytes = sum(file.size_bytes for file in files)
+        return Landed(outcome, counts, len(files), size_bytes, catch_up=isinstance(batch, CatchUpBatch))
 
-    def _part(self, piece: Slice, token: int, staged: WrittenShares, main: bool) -> RoutedPart:
-        roles = staged.roles[piece.partition]
-        written, deferred, unrouted = dict.fromkeys(roles.takes, Share()), {}, Share()
-        shares = staged.gathered.of(piece.partition)
+    def _part(self, piece: Slice, token: int, staged: WrittenShares) -> RoutedPart:
+        routed, shares = staged.slices[piece.partition], staged.gathered.of(piece.partition)
+        written, deferred, unrouted = dict.fromkeys(routed.takes, Share()), {}, Share()
         for name, share in shares.items():
             if name and name not in written:
                 deferred[name] = share
             elif name and (self.logs.columns_of(name) is not None or name in self.logs.unreadable):
                 written[name] = share
-            else:
+            elif routed.main:
                 # A type whose columns are not known yet has no log: the job log lists its bad records.
                 unrouted += share
+            elif name:
+                written[name] = share.as_failed("its columns are not known: no record of it could be decoded yet")
         times = [share.event_ms_max for share in shares.values() if share.event_ms_max is not None]
         # A clock that runs ahead must not close days: nothing is later than now.
         watermark_ms = min(max(times), self.markers.now_ms()) if times else None
-        if not main:
-            taken = {name: share.counts.read for name, share in written.items() if not share.failed}
-            may_vanish = self._checks.holes_allowed(piece.partition.topic)
-            check_residue(piece, self.logs.cached_state().of(piece.partition), taken, may_vanish)
         mark = staged.gathered.mark_of(piece.partition)
-        return RoutedPart(piece, token, roles, written, deferred, unrouted, main, watermark_ms, mark)
-
-    def _unwritable(self, parts: Sequence[RoutedPart], failed: Collection[str]) -> dict[str, str]:
-        """The types whose folders cannot be written now, with the reason."""
-        names = {name for part in parts for name, share in part.written.items() if share.files}
-        reasons = {name: self.finishing.probe(name) for name in sorted(names - {*failed})}
-        return {name: reason for name, reason in reasons.items() if reason is not None}
-
-
-def _landed(outcome: Outcome, parts: Sequence[RoutedPart], main: bool) -> Landed:
-    files = [file for part in parts for share in part.written.values() for file in share.files]
-    counts = sum((part.counted for part in parts), Counts())
-    return Landed(outcome, counts, len(files), sum(file.size_bytes for file in files), catch_up=not main)
+        return RoutedPart(piece, token, routed, written, deferred, unrouted, watermark_ms, mark)

@@ -14,15 +14,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.environment import new_batch_id
 from penstock.errors import InvariantError, PenstockError, UserError
 from penstock.flow.route.type_files import FOOTER_KEY
 from penstock.flow.write.manifest import StagedFile
@@ -45,7 +43,6 @@ from penstock.tables.export.state import Day
 
 RENAMES_AT_ONCE = 16
 DAMAGED_FILE = "the file is damaged or foreign: restore a good copy, or delete the folder of its day"
-_RENAMING = frozenset({"", "file", "memory", "hdfs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +89,6 @@ class Finishing:
 
     logs: ExportLogs
     markers: DayMarkers
-    _writable: set[str] = field(default_factory=set)
-    """Types whose folders can be written."""
-
-    @property
-    def copies(self) -> bool:
-        """Whether a rename of this store is a copy, which may still be under way when its source is deleted."""
-        return urlsplit(self.logs.storage.url).scheme.lower() not in _RENAMING
 
     def pending(self, names: Iterable[str] | None = None) -> list[Rename]:
         """The staged files that active entries name, of these types or of all; logs are read after the listing.
@@ -112,7 +102,7 @@ class Finishing:
         staged = {entry.path for path in folders for entry in self.logs.storage.list(path)}
         renames: list[Rename] = []
         for name in sorted({path.split("/")[-2] for path in staged} & self.logs.export.types.keys()):
-            if (log := self.logs.refreshed(name)) is not None:
+            if (log := self.logs.find_type_log(name, refresh=True)) is not None:
                 files = (self._rename(name, file.path, *file.values) for file in log.active_files())
                 renames += [rename for rename in files if rename.source in staged]
         return renames
@@ -180,25 +170,6 @@ class Finishing:
             storage.delete(path)
         self.logs.environment.at_step("removed")
 
-    # probes
-
-    def probe(self, name: str) -> str | None:
-        """Why plain files cannot be put into the folder of a type; None if they can."""
-        if name in self._writable or not self.logs.is_plain:
-            return None
-        path = f"{name}/_probe.{new_batch_id()}"
-        try:
-            self.logs.storage.put(path, b"")
-            self.logs.storage.delete(path)
-        except PenstockError as error:
-            return error.primary
-        self._writable.add(name)
-        return None
-
-    def forget_probe(self, name: str) -> None:
-        """A type that failed is probed again before its next files are committed."""
-        self._writable.discard(name)
-
 
 # names and topics that jobs reserve below a root
 
@@ -259,7 +230,7 @@ def refuse_unnamed_files(logs: ExportLogs) -> None:
             continue
         if paths:
             # Another process may have committed them meanwhile.
-            logs.refreshed(name)
+            logs.find_type_log(name, refresh=True)
             logs.state()
         if paths := [path for path in paths if _is_beyond(logs, name, path) and _is_of_penstock(logs, path)]:
             raise UserError(

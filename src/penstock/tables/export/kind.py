@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
-from penstock.errors import UserError, did_you_mean
+from penstock.errors import TransientError, UserError, did_you_mean
 from penstock.job.spec import JobSpec, job_of
 from penstock.lake.compaction import Progress
 from penstock.lake.reports import CompactReport, VacuumReport
@@ -52,10 +53,11 @@ class ExportKind:
         refuse_unnamed_files(logs)
         logs.agree_on_types()
         quarantine = Quarantine(job, logs.job_log, environment)
-        if not logs.unreadable:
-            # Otherwise the next replay finishes it: a type that cannot be read does not stop the others.
-            finish_replay(ExportRuns(logs), quarantine.table())
-        return ExportWriter(Export(logs, quarantine, log), spark, log)
+        export = Export(logs, quarantine)
+        with suppress(TransientError):
+            # A type that cannot be written does not stop the others: the next replay finishes the run.
+            finish_replay(ExportRuns(export), quarantine.table())
+        return ExportWriter(export, spark, log)
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return prove_export(job_of(job, ExportSpec), depth, open_log)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -118,46 +119,36 @@ class ExportLogs:
             numbers=(FILES_END,),
         )
 
-    def find_type_log(self, name: str) -> DeltaLog | None:
-        """The log of a type, as it was last read; None if there is none."""
-        if name not in self._logs:
-            log = find_table(self.type_place(name), self.job.name, self.environment)
-            if log is None:
-                return None
-            self._logs[name] = log
-        self.unreadable.pop(name, None)
-        return self._logs[name]
-
-    def type_logs(self, *, refresh: bool = False) -> dict[str, DeltaLog]:
-        """The logs that are there and can be opened, read again on request; the others are in `unreadable`."""
-        names = list(self.export.types)
-        with ThreadPoolExecutor(LOGS_AT_ONCE) as pool:
-            logs = list(pool.map(self.refreshed if refresh else self._readable, names))
-        return {name: log for name, log in zip(names, logs, strict=True) if log is not None}
-
-    def refreshed(self, name: str) -> DeltaLog | None:
-        """The log of a type, read again; None if there is none, or if it cannot be read, which fails the type alone."""
-        return self._readable(name, refresh=True)
-
-    def _readable(self, name: str, refresh: bool = False) -> DeltaLog | None:
+    def find_type_log(self, name: str, *, refresh: bool = False) -> DeltaLog | None:
+        """The log of a type, read again on request; None if there is none, or if it is one of the `unreadable`."""
         try:
-            log = self.find_type_log(name)
-            if log is not None and refresh:
-                log.refresh()
+            log = self._logs.get(name) or find_table(self.type_place(name), self.job.name, self.environment)
+            if log is not None:
+                if refresh:
+                    log.refresh()
+                self._logs[name] = log
+                self.unreadable.pop(name, None)
             return log
         except PenstockError as error:
             self.unreadable[name] = error.primary
             self._logs.pop(name, None)
             return None
 
+    def type_logs(self, *, refresh: bool = False) -> dict[str, DeltaLog]:
+        """The logs that are there and can be opened, read again on request; the others are in `unreadable`."""
+        names = list(self.export.types)
+        with ThreadPoolExecutor(LOGS_AT_ONCE) as pool:
+            logs = list(pool.map(partial(self.find_type_log, refresh=refresh), names))
+        return {name: log for name, log in zip(names, logs, strict=True) if log is not None}
+
     def days_of(self, name: str) -> Days:
         """The days of a type, as of the version of its log that is loaded."""
-        log = self._readable(name)
+        log = self.find_type_log(name)
         return {} if log is None else parse_days(log.transactions(), self.job.name)
 
     def counted(self, name: str, partition: Partition) -> DeltaPartition:
         """The state of a partition in the log of a type, as of the version that is loaded."""
-        log = self._readable(name)
+        log = self.find_type_log(name)
         return DeltaPartition() if log is None else log.cached_state([partition]).of(partition)
 
     def files_ends(self, names: Iterable[str], partition: Partition) -> dict[str, int]:
@@ -199,7 +190,7 @@ class ExportLogs:
 
     def columns_of(self, name: str) -> pa.Schema | None:
         """The columns of a type's files; None while they are not known."""
-        log = self._readable(name)
+        log = self.find_type_log(name)
         return None if log is None else pa.schema([column for column in log.schema if column.name not in _PARTITIONS])
 
     def decoded_of(self, name: str) -> pa.Schema | None:
@@ -211,14 +202,10 @@ class ExportLogs:
         read = pa.schema([column for column in columns if folded(column.name) not in computed])
         return read if stated is None else respelled(read, stated)
 
-    def add_columns(self, name: str, decoded: pa.Schema) -> None:
-        """Add the columns that records of a type brought; columns of other processes keep their types."""
-        self._create(name, decoded)
+    def add_columns(self, name: str, more: pa.Schema | None = None) -> None:
+        """Give the log of a type its fields, these and the computed columns; create it if it is missing.
 
-    def _create(self, name: str, more: pa.Schema | None = None) -> None:
-        """Open the log of a type with its fields, these and the computed columns; create it if it is missing.
-
-        A type whose fields are not known has no log yet.
+        Columns of other processes keep their types. A type whose fields are not known has no log yet.
         """
         decoded: pa.Schema | None = None
         for fields in (self.decoded_of(name), self.export.types[name].schema, more):
@@ -242,21 +229,18 @@ class ExportLogs:
         """Create the logs that are missing, and enter the routing and the types that the job log does not know yet."""
         state = self.state()
         self._refuse_lost_logs(state)
-        self.refuse_unnamed_types(state)
         self.create_job_log()
         self.type_logs()
         for name in self.export.types:
             if name not in self.unreadable:
-                self._create(name)
+                self.add_columns(name)
         self.enter_types()
 
     def reopen(self, name: str) -> None:
         """Open the log of a type that failed once more; create it if that was not possible when the job started."""
         self._logs.pop(name, None)
         if self.find_type_log(name) is None:
-            self._refuse_lost_logs(self.state())
-            self._create(name)
-            self.enter_types()
+            self.agree_on_types()
 
     def enter_types(self) -> None:
         """Enter the types and the routing into the job log; a new type begins at the position of the job."""
@@ -275,7 +259,7 @@ class ExportLogs:
         self.job_log.swap(decide)
 
     def log_id(self, name: str) -> int:
-        log = self._readable(name)
+        log = self.find_type_log(name)
         return 0 if log is None else fingerprint(str(log.handle.metadata().id))
 
     def refuse_unnamed_types(self, state: ExportState) -> None:

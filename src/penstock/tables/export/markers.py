@@ -10,12 +10,13 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from penstock.errors import PenstockError, UserError
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.monitoring import DayComplete, DayMarkerFailed, DayOpenedAgain
 from penstock.tables.export.names import TypeDay
-from penstock.tables.export.state import MILLIS_PER_SECOND, Day, Days, day_key, end_ms, instant, needed_ms
+from penstock.tables.export.state import MILLIS_PER_SECOND, Day, day_key, end_ms, instant, needed_ms
 
 
 @dataclass(slots=True)
@@ -46,17 +47,11 @@ class DayMarkers:
 
     def late_numbers(self, name: str, days: Iterable[Day]) -> dict[str, int]:
         """The numbers by which a commit of rows enters their days: late rows with the watermark at which they came."""
-        late_before, mark = self.logs.days_of(name), self.watermark_of(name) or 0
-        return {
-            day_key(self.logs.job.name, day): mark if self.is_complete(name, day) else late_before.get(day, 0)
-            for day in days
-        }
-
-    def report_late(self, name: str, before: Days) -> None:
-        """Report the days to which the last commit of a type added late rows."""
-        for day, late_ms in self.logs.days_of(name).items():
-            if late_ms > before.get(day, 0):
-                self.logs.environment.listener.event(DayOpenedAgain(type=name, day=day))
+        late_ms, mark = dict(self.logs.days_of(name)), self.watermark_of(name) or 0
+        for day in filter(partial(self.is_complete, name), days):
+            late_ms[day] = mark
+            self.logs.environment.listener.event(DayOpenedAgain(type=name, day=day))
+        return {day_key(self.logs.job.name, day): late_ms.get(day, 0) for day in days}
 
     def read(self) -> None:
         """List the markers, and remove those of days that are not complete: left by a process that died or was late."""
@@ -100,10 +95,10 @@ class DayMarkers:
             for day in [day for day in self.logs.days_of(name) if self._is_due(name, day)]:
                 with self._reporting():
                     # Another process may have added late rows: its commit came before or comes after the marker.
-                    log = self.logs.refreshed(name)
+                    log = self.logs.find_type_log(name, refresh=True)
                     if log is not None and self._is_due(name, day) and day not in pending_days(name):
                         self._put(name, day, log.version)
-                        self.logs.refreshed(name)
+                        self.logs.find_type_log(name, refresh=True)
                         if not self.is_complete(name, day):
                             self.hide(name, [day])
 

@@ -38,8 +38,6 @@ class Lag:
     """How many records it has still to read."""
     since_ms: int = 0
     """When the first of them was deferred."""
-    gap: int = 0
-    """Offsets that the log had lost: some of `deferred` may be among them."""
     watermark_ms: int | None = None
     """The event time that the type is complete up to, while it lags."""
 
@@ -208,8 +206,7 @@ def caught_up(before: JobPartition, piece: Slice, counts: Mapping[str, int]) -> 
         vanished = deferred if piece.end >= (before.position or 0) else 0
         deferred -= vanished
         totals += Totals(deferred=-count - vanished, vanished=vanished)
-        gap = lag.gap + max(0, min(piece.read_from, piece.end) - lag.position)
-        lags[name] = replace(lag, position=piece.end, deferred=deferred, gap=gap if deferred else 0)
+        lags[name] = replace(lag, position=piece.end, deferred=deferred)
     return lags, totals
 
 

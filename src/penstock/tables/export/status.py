@@ -95,7 +95,7 @@ def _lagging(table: ExportTable, state: ExportState, pending: Pending) -> Iterat
 
 def _type_values(table: ExportTable, name: str, gap_records: float, pending: Pending) -> dict[str, Any]:
     """One type, in the order of the headings; `gap_records` is of the partition where its lag is largest."""
-    log, days = table.logs.refreshed(name), table.logs.days_of(name)
+    log, days = table.logs.find_type_log(name, refresh=True), table.logs.days_of(name)
     files = () if log is None else log.active_files()
     complete = {day for day in days if table.markers.is_complete(name, day)}
     return {

@@ -86,8 +86,6 @@ def _compact_type(
         return compact_table(log, target_bytes, effort=effort)
     log.refresh()
     groups = group_files(_finished(table, name, log, all_days), target_bytes, effort, columns=1)
-    if groups and (reason := table.finishing.probe(name)) is not None:
-        return CompactReport(dropped=len(groups), failed=(f"{name}: {reason}",))
     report = compact_groups(log, groups, partial(_merge, table, name), effort=effort)
     failed = table.finish_renames([name])
     table.put_markers([name])
@@ -101,7 +99,7 @@ def _finished(table: ExportTable, name: str, log: DeltaLog, all_days: bool) -> l
     days = {_day(file) for file in files}
     chosen = {day for day in days if (all_days and day != max(days)) or table.markers.is_complete(name, day)}
     # Where a rename is a copy, a copy that another process began may finish after the deletion and restore the file.
-    age_seconds_min = table.job.limits.stage_age_seconds_max if table.finishing.copies else 0.0
+    age_seconds_min = table.job.limits.stage_age_seconds_max if table.logs.storage.keeps_source else 0.0
     return [file for file in files if _day(file) in chosen and now - file.modified_at_ms / 1000 >= age_seconds_min]
 
 

@@ -1,23 +1,21 @@
 """The write step of an export: one Spark job for all types and days of a batch or of a replay, and replay's commits.
 
-Each record is replayed once, into its type and day (RULES Q2). A run of number N begins with a commit to the job log,
-refused if another run has that number. Then every type with rows of it commits them with N and their offsets; then they
-are removed from quarantine, which takes the number N too. A run that was not finished is finished by the next process:
-first every type's log takes N, so that the former process cannot land more of it, then what the types did land is
-removed.
+Each record is replayed once, into its type and day (RULES Q2). One commit to the job log decides on run N and lists its
+files; it is refused if another run has that number. Every type with rows of the run then commits them with N, and they
+are removed from quarantine, which takes the number N too. Any process finishes a run, any number of times.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.environment import new_batch_id
-from penstock.errors import TransientError
+from penstock.errors import PenstockError, TransientError
 from penstock.events import ColumnsAdded, FieldsLeftOut
 from penstock.flow.columns.fitting import new_paths
 from penstock.flow.columns.read_fields import with_read_fields
@@ -27,40 +25,32 @@ from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice, TypeFlow
 from penstock.flow.stage import PART_BYTES_MAX
 from penstock.flow.write.manifest import Counts, PartitionKey, Ranges, offsets_of, ranges_of
 from penstock.flow.write.pool import PoolLimits
-from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import DAY_FOLDER, NewColumnPolicy
 from penstock.lake.delta.files import check_staged
 from penstock.lake.delta.keys import replay_key
-from penstock.lake.delta.provenance import Provenance
+from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, placed
 from penstock.lake.delta.table import Change, DeltaLog
 from penstock.lake.proposal import Proposal, SlicePart
-from penstock.logs.log import Batch, Log, Partition, Piece, Slice
+from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.quarantine.replay import (
+    REPLAY,
     Chunk,
-    OvertakenError,
     ReplayRun,
     StagedRun,
-    TableRuns,
     Target,
     run_change,
     run_number,
 )
-from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
-from penstock.staging.reports import Gathered, Shares, check_conserved
-from penstock.tables.export.catch_up import CatchUpBatch
-from penstock.tables.export.commits import Roles, committed_files
-from penstock.tables.export.export import Export, WrittenShares
+from penstock.staging.batch_job import BatchJob, stopping_nothing
+from penstock.staging.reports import Gathered, check_conserved
+from penstock.tables.export.commits import committed_files
+from penstock.tables.export.export import Export, ExportTable, WrittenShares
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import output_name
-from penstock.tables.export.spec import TypeSpec
-from penstock.tables.export.state import ExportState
 from penstock.tables.kind import SchemaChanged
 
-RunShares = Mapping[Partition, Mapping[str, Share]]
-"""The shares that a run staged, by partition and type."""
-RunJob = Callable[[Batch, Mapping[PartitionKey, RoutedSlice], int, Records], Shares | None]
-
-_NO_END = 2**63 - 1
+Listed = tuple[ReplayedOffsets, ...]
+"""The files of a run and the offsets of their rows, by type and partition."""
 
 
 class ExportWriter:
@@ -77,27 +67,28 @@ class ExportWriter:
     def stage(self, batch: Batch) -> WrittenShares | SchemaChanged:
         """Run the batch's Spark job, unless a type first had to get its columns: the batch is planned again."""
         started_at = self.table.environment.now()
-        main, roles = not isinstance(batch, CatchUpBatch), self.table.roles(batch)
         # As large as the parts of the tasks: concatenating batches would copy them.
         records = self._batch_job.log_records(max(PART_BYTES_MAX, self._job.limits.arrow_batch_bytes_max))
-        pieces = records.source(batch.slices).pieces
-        slices = {_key(piece): _routed(piece, roles[piece.partition], main, pieces) for piece in batch.slices}
+        routed = self.table.routed(batch, records.source(batch.slices).pieces)
+        slices = {(partition.topic, partition.number): piece for partition, piece in routed.items()}
         flow = fanout_flow(self._logs, batch.id, slices, self.table.quarantine.url)
         result = self._batch_job.run(batch, flow, records)
-        self._batch_job.check(batch, result, counted=main)
-        return WrittenShares(result, roles, started_at) if self._complete(flow, result) else SchemaChanged()
+        self._batch_job.check(batch, result)
+        return WrittenShares(result, routed, started_at) if self._complete(flow, result) else SchemaChanged()
 
     def replay_target(self) -> ExportTarget:
-        return ExportTarget(self.table, self._spark, self.replay)
+        return ExportTarget(self.table, self.replay)
 
-    def replay(
-        self, batch: Batch, slices: Mapping[PartitionKey, RoutedSlice], run: int, records: Records
-    ) -> Shares | None:
+    def replay(self, chunk: Chunk, batch: Batch, run: int) -> Gathered | None:
         """Run the Spark job of a replay over records out of quarantine. None if a type first had to get its columns."""
+        self._logs.state()
+        slices = {
+            (piece.partition.topic, piece.partition.number): replayed_slice(self._logs, piece) for piece in chunk.slices
+        }
         flow = fanout_flow(self._logs, batch.id, slices, self.table.quarantine.url)
         flow = replace(flow, on=stopping_nothing(flow.on), replay_run=run)
-        result = self._batch_job.run(batch, flow, records)
-        return result.shares if self._complete(flow, result) else None
+        result = self._batch_job.run(batch, flow, chunk.records(self._spark))
+        return result if self._complete(flow, result) else None
 
     def _complete(self, flow: FanoutFlow, gathered: Gathered) -> bool:
         """Whether the types had all columns that they need; if so, every record must be accounted for."""
@@ -141,7 +132,18 @@ def fanout_flow(
         decode=job.decode,
         on=job.on,
         route=job.table.route,
-        types={name: _type_flow(logs, spec) for name, spec in job.table.types.items()},
+        types={
+            name: TypeFlow(
+                name=name,
+                values=spec.values,
+                # The descriptor states the fields of a message; a JSON record may have fields for every column.
+                decoded=logs.decoded_of(name) if job.decode.format == "json" else spec.schema,
+                target=logs.columns_of(name),
+                event_time=spec.event_time,
+                message=spec.message,
+            )
+            for name, spec in job.table.types.items()
+        },
         columns=job.columns,
         days=job.table.days,
         now_ms=int(environment.now() * 1000),
@@ -159,174 +161,141 @@ def fanout_flow(
     )
 
 
-def _type_flow(logs: ExportLogs, spec: TypeSpec) -> TypeFlow:
-    # The descriptor states the fields of a message; a JSON record may have fields for every column of the log.
-    decoded = logs.decoded_of(spec.name) if logs.job.decode.format == "json" else spec.schema
-    return TypeFlow(
-        name=spec.name,
-        values=spec.values,
-        decoded=decoded,
-        target=logs.columns_of(spec.name),
-        event_time=spec.event_time,
-        message=spec.message,
-    )
-
-
-def _routed(piece: Slice, roles: Roles, main: bool, pieces: Sequence[Piece]) -> RoutedSlice:
-    starts = tuple(part.start for part in pieces if (part.topic, part.partition) == _key(piece))
-    counts, takes = dict(roles.takes), dict(roles.taken_from)
-    return RoutedSlice(piece.partition.topic_id, piece.start, piece.end, starts, takes, counts, main, after=roles.after)
-
-
-def _key(piece: Slice) -> PartitionKey:
-    return piece.partition.topic, piece.partition.number
-
-
 # replay
 
 
 @dataclass(frozen=True, slots=True)
 class ExportRuns:
-    """The replay runs of an export: only the last one can still have rows in quarantine."""
+    """The replay runs of an export: the job log lists the files of a run, and every type takes its own from there."""
 
-    logs: ExportLogs
+    table: ExportTable
 
     def last(self) -> int:
-        log = self.logs.job_log
+        log = self.table.logs.job_log
         log.refresh()
         return run_number(log)
 
     def unfinished(self, removed: int) -> tuple[int, ...]:
+        """Only the last run can have rows in quarantine: the next one begins after it is finished."""
         last = self.last()
         return (last,) if last > removed else ()
 
     def find(self, number: int) -> ReplayRun | None:
-        """The offsets of a run that types landed; types are fenced first, so none lands more of it."""
-        offsets: dict[Partition, Ranges] = {}
-        for log in self.logs.type_logs().values():
-            log.swap(lambda log=log: _fence(log, number))  # type: ignore[misc]
-            run = TableRuns(log).find(number)
-            for partition, ranges in (run.offsets if run is not None else {}).items():
-                offsets[partition] = ranges_of([*offsets_of(offsets.get(partition, ())), *offsets_of(ranges)])
-        for name, reason in sorted(self.logs.unreadable.items()):
-            # It may hold rows of the run: they would stay in quarantine, and another run would write them again.
-            raise TransientError(
-                f"replay run {number} cannot be finished: type {name} cannot be read",
-                detail=reason,
-                hint="make its log readable and replay again",
-            )
-        begun = TableRuns(self.logs.job_log).find(number)
-        return None if begun is None else ReplayRun(number, begun.batch_id, offsets)
-
-
-def _fence(log: DeltaLog, number: int) -> Change | None:
-    if run_number(log) >= number:
+        """A run that the job log has, once every type has its rows of it."""
+        for commit in self.table.logs.job_log.commits():
+            if commit.kind == REPLAY and commit.run == number:
+                run = ReplayRun(number, commit.batch, _offsets(commit.offsets))
+                self.finish(run, commit.offsets)
+                return run
         return None
-    return Change([], {replay_key(log.job): number}, Provenance(kind="fence", job=log.job).metadata)
 
+    def finish(self, run: ReplayRun, listed: Listed) -> None:
+        """Land what a run lists in every type that does not have it."""
+        for name in sorted({rows.type for rows in listed}):
+            try:
+                self._land_type(name, run, [rows for rows in listed if rows.type == name])
+            except PenstockError as error:
+                raise TransientError(
+                    f"replay run {run.number} cannot be finished: type {name} cannot be written",
+                    detail=error.primary,
+                    hint="make its folder writable; the next replay finishes this run first",
+                ) from error
 
-class ExportTarget(Target[RunShares]):
-    """Stages and commits the runs of an export."""
-
-    def __init__(self, export: Export, spark: SparkSession, run_job: RunJob) -> None:
-        super().__init__(export.job, export.environment, export.quarantine)
-        self._export = export
-        self._logs = export.logs
-        self._spark = spark
-        self._run_job = run_job
-
-    @property
-    def runs(self) -> ExportRuns:
-        return ExportRuns(self._logs)
-
-    def refresh(self) -> None:
-        self._logs.type_logs(refresh=True)
-        self._export.finish_renames()
-
-    def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[RunShares] | None:
-        state = self._logs.state()
-        slices = {(piece.partition.topic, piece.partition.number): self._slice(piece, state) for piece in chunk.slices}
-        shares = self._run_job(batch, slices, number, chunk.records(self._spark))
-        if shares is None:
-            return None
-        self._refuse_failed(shares)
-        total = sum((share.counts for named in shares.values() for share in named.values()), Counts())
-        offsets = {
-            key: [offset for share in named.values() for offset in offsets_of(share.replayed)]
-            for key, named in shares.items()
-        }
-        keys = {(piece.partition.topic, piece.partition.number): piece.partition for piece in chunk.slices}
-        written = {
-            keys[key]: {name: share for name, share in named.items() if share.files} for key, named in shares.items()
-        }
-        return StagedRun(chunk.run(number, batch.id, offsets, total), total, written)
-
-    def _slice(self, piece: Slice, state: ExportState) -> RoutedSlice:
-        partition, names = piece.partition, self._logs.export.types
-        unread = {name: unread_offsets(state, partition, name) for name in names}
-        takes = {name: piece.start for name in names if name not in self._logs.unreadable}
-        after = self._logs.files_ends(takes, partition)
-        return RoutedSlice(partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=unread, after=after)
-
-    def _refuse_failed(self, shares: Shares) -> None:
-        """A type that cannot be written stops the replay before anything of the run is committed."""
-        for named in shares.values():
-            for name, share in named.items():
-                if name == UNROUTED:
-                    continue
-                self._logs.find_type_log(name)
-                if reason := share.failed or (share.files and self._export.finishing.probe(name)):
-                    raise TransientError(
-                        f"records of type {name} cannot be replayed: {reason}",
-                        hint="make its folder writable and replay again; the records are still in quarantine",
-                    )
-
-    def _land(self, staged: StagedRun[RunShares]) -> bool:
-        """Begin the run in the job log, then land every type. If one fails, the next process finishes the run."""
-        run, log = staged.run, self._logs.job_log
-
-        def begin() -> Change | None:
-            return run_change(log, replace(run, offsets={}), ()) if run_number(log) == run.number - 1 else None
-
-        if not log.swap(begin) and not _has_run(log, run):
-            raise OvertakenError(f"another replay committed run {run.number} first")
-        self.environment.at_step("replay_begun")
-        for name in sorted({name for named in staged.files.values() for name in named}):
-            self._land_type(
-                name, run, {partition: named[name] for partition, named in staged.files.items() if name in named}
-            )
-        return True
-
-    def _land_type(self, name: str, run: ReplayRun, shares: Mapping[Partition, Share]) -> None:
-        log = self._logs.find_type_log(name)
-        assert log is not None, f"type {name} has files and no log"
-        days, markers = {day for share in shares.values() for day in share.days}, self._export.markers
-        staged = [file for share in shares.values() for file in share.files]
-        finals = [output_name("replayed", self.job.name, run.number, uuid.uuid4().hex) for _ in staged]
-        files = committed_files(self._logs, name, staged, finals)
-        landed = replace(run, offsets={partition: share.replayed for partition, share in shares.items()})
-        before = self._logs.days_of(name)
-        _pass(log, landed)
+    def _land_type(self, name: str, run: ReplayRun, listed: Sequence[ReplayedOffsets]) -> None:
+        logs, markers = self.table.logs, self.table.markers
+        log = logs.find_type_log(name)
+        if log is None:
+            raise TransientError(logs.unreadable.get(name, "its log is missing"))
+        run = replace(run, offsets={rows.place: rows.ranges for rows in listed})
+        staged = [file for rows in listed for file in rows.files]
+        finals = [output_name("replayed", log.job, run.number, uuid.uuid4().hex) for _ in staged]
+        files = committed_files(logs, name, staged, finals)
+        days = {str(file.partition_values[DAY_FOLDER]) for file in files}
+        _pass(log, run)
 
         def decide() -> Change | None:
             if run_number(log) >= run.number:
                 return None
             markers.hide(name, days)
-            check_staged(self._logs.storage, staged)
-            change = run_change(log, landed, files)
+            change = run_change(log, run, files)
             return replace(change, transactions={**change.transactions, **markers.late_numbers(name, days)})
 
-        if not log.swap(decide) and not _has_run(log, run):
-            raise OvertakenError(f"another process finished replay run {run.number} before type {name} was written")
-        self.environment.at_step("type_committed")
-        markers.report_late(name, before)
-        self._export.finishing.finish(self._export.finishing.renames_of(name, files))
+        if log.swap(decide):
+            self.table.environment.at_step("type_committed")
+        self.table.finish_renames([name])
 
 
-def _has_run(log: DeltaLog, run: ReplayRun) -> bool:
-    """Whether a log has this run: the response to a commit may have been lost."""
-    landed = TableRuns(log).find(run.number)
-    return landed is not None and landed.batch_id == run.batch_id
+class ExportTarget(Target[Listed]):
+    """Stages and commits the runs of an export."""
+
+    def __init__(self, export: Export, replay: Callable[[Chunk, Batch, int], Gathered | None]) -> None:
+        super().__init__(export.job, export.environment, export.quarantine)
+        self._export = export
+        self._logs = export.logs
+        self._replay = replay
+
+    @property
+    def runs(self) -> ExportRuns:
+        return ExportRuns(self._export)
+
+    def refresh(self) -> None:
+        self._logs.type_logs(refresh=True)
+        self._export.finish_renames()
+
+    def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[Listed] | None:
+        gathered = self._replay(chunk, batch, number)
+        if gathered is None:
+            return None
+        listed = []
+        for partition in [piece.partition for piece in chunk.slices]:
+            for name, share in gathered.of(partition).items():
+                if reason := share.failed or self._logs.unreadable.get(name):
+                    raise TransientError(
+                        f"records of type {name} cannot be replayed: {reason}",
+                        hint="make its folder writable and replay again; the records are still in quarantine",
+                    )
+                if share.files:
+                    listed.append(ReplayedOffsets(*placed(partition), share.replayed, name, share.files))
+        offsets = {(place.topic, place.number): offsets_of(ranges) for place, ranges in _offsets(listed).items()}
+        return StagedRun(chunk.run(number, batch.id, offsets, gathered.total), gathered.total, tuple(listed))
+
+    def _land(self, staged: StagedRun[Listed]) -> bool:
+        """List the run in the job log, then land every type. If one fails, the next process finishes the run."""
+        run, log = staged.run, self._logs.job_log
+
+        def begin() -> Change | None:
+            if run_number(log) != run.number - 1:
+                return None
+            check_staged(self._logs.storage, [file for rows in staged.files for file in rows.files])
+            record = Provenance(
+                kind=REPLAY, job=log.job, batch=run.batch_id, run=run.number, offsets=staged.files, rows=run.rows
+            )
+            return Change([], {replay_key(log.job): run.number}, record.metadata)
+
+        if not log.swap(begin):
+            return False
+        self.environment.at_step("replay_begun")
+        self.runs.finish(run, staged.files)
+        return True
+
+
+def replayed_slice(logs: ExportLogs, piece: Slice) -> RoutedSlice:
+    """A slice for all types; records that a type has yet to read from the log stay in quarantine.
+
+    A lagging type has some. So have all types if the job log was restored and starts over.
+    """
+    partition, names, state = piece.partition, logs.export.types, logs.cached_state()
+    left = {name: state.of(partition).position_of(name) or 0 for name in names}
+    takes = {name: piece.start for name in names if name not in logs.unreadable}
+    after = logs.files_ends(takes, partition)
+    return RoutedSlice(partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=left, after=after)
+
+
+def _offsets(listed: Iterable[ReplayedOffsets]) -> dict[Partition, Ranges]:
+    offsets: dict[Partition, list[int]] = {}
+    for rows in listed:
+        offsets.setdefault(rows.place, []).extend(offsets_of(rows.ranges))
+    return {partition: ranges_of(of_partition) for partition, of_partition in offsets.items()}
 
 
 def _pass(log: DeltaLog, run: ReplayRun) -> None:
@@ -341,11 +310,3 @@ def _pass(log: DeltaLog, run: ReplayRun) -> None:
         if start < end:
             parts.append(SlicePart(Slice(partition, start, end, start), 0, Counts(), begins=position is None))
     log.commit(Proposal(log.job, new_batch_id(), tuple(parts)))
-
-
-def unread_offsets(state: ExportState, partition: Partition, name: str) -> Ranges:
-    """Offsets of a partition that a type has yet to read from the log: their quarantined records are not replayed.
-
-    A lagging type has some. So have all types if the job log was restored and starts over.
-    """
-    return ((state.of(partition).position_of(name) or 0, _NO_END),)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from penstock.environment import Environment, new_batch_id
 from penstock.flow.write.manifest import Counts, ranges_of
+from penstock.lake.delta.provenance import ReplayedOffsets, placed
 from penstock.quarantine.replay import ReplayRun, StagedRun, finish_replay, remove_run
 from penstock.quarantine.table import open_quarantine
 from penstock.tables.export.export import Export
@@ -42,14 +43,14 @@ def with_later_type(root: ExportRoot) -> ExportRoot:
 def staged_run(root: ExportRoot, rows: Rows, number: int = 1) -> StagedRun[Any]:
     """The files of a run that takes these rows out of quarantine."""
     offsets = ranges_of(offset for of_type in rows.values() for offset in of_type)
-    return StagedRun(
-        ReplayRun(number, new_batch_id(), {ZERO: offsets}), Counts(), {ZERO: root.stage_replay(ZERO, number, rows)}
-    )
+    shares = root.stage_replay(ZERO, number, rows)
+    listed = [ReplayedOffsets(*placed(ZERO), share.replayed, name, share.files) for name, share in shares.items()]
+    return StagedRun(ReplayRun(number, new_batch_id(), {ZERO: offsets}), Counts(), tuple(listed))
 
 
 def commit_run(root: ExportRoot, staged: StagedRun[Any], table: Export | None = None) -> None:
     """Commit a run; it raises `OvertakenError` if another one came first."""
-    ExportTarget(table or root.open(), cast(Any, None), cast(Any, None)).commit(staged)
+    ExportTarget(table or root.open(), cast(Any, None)).commit(staged)
 
 
 def replay(
@@ -68,6 +69,6 @@ def replay(
 def finish_runs(root: ExportRoot) -> int:
     """What the next process of the job does first; returns the rows that it takes out of quarantine."""
     root.table = root.open()
-    removed = finish_replay(ExportRuns(root.logs), open_quarantine(root.job, export_quarantine(root.job)))
+    removed = finish_replay(ExportRuns(root.table), open_quarantine(root.job, export_quarantine(root.job)))
     root.table.finish_pending([ZERO])
     return removed

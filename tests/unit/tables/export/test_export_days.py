@@ -10,7 +10,7 @@ import pytest
 from penstock.environment import Environment
 from penstock.job.spec import DaysSpec
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.tables.export.catch_up import IdlePartitions, RaiseEventTimes, last_boundary_ms
+from penstock.tables.export.catch_up import IdlePartitions, last_boundary_ms
 from penstock.tables.export.state import ExportState, JobPartition, day_key, end_ms, needed_ms, parse_days
 from tests.support.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, noon_ms
 from tests.support.pipes import Recorder
@@ -113,9 +113,9 @@ def test_late_rows_that_come_with_a_later_event_leave_the_day_open_at_the_event_
 
 def test_idle_partitions_let_days_be_complete_by_the_clock(root: ExportRoot, complete: Callable[..., bool]) -> None:
     root.write(ZERO, 0, 10, {("order", MONDAY): range(10)}, watermark=MONDAY)
-    root.table.perform(RaiseEventTimes({ZERO: end_ms(MONDAY) + 2 * HOUR_MS}))
+    root.table.raise_event_times({ZERO: end_ms(MONDAY) + 2 * HOUR_MS})
     assert complete()
-    root.table.perform(RaiseEventTimes({ZERO: end_ms(MONDAY)}))
+    root.table.raise_event_times({ZERO: end_ms(MONDAY)})
     assert root.state.of(ZERO).watermark_ms == end_ms(MONDAY) + 2 * HOUR_MS, "an event time never falls"
     assert root.state.of(ZERO).position == 10
 
