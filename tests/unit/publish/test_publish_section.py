@@ -11,12 +11,12 @@ import pytest
 from penstock.job.faults import JobFileError, KeyPath
 from penstock.job.loader import load_jobs
 from penstock.job.reader import SpecReader
-from penstock.job.rows import complete_rows
 from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, KafkaLogSpec, KafkaSecurity, Secret, TableSpec
 from penstock.job.values import Part
 from penstock.logs.registry import SECTIONS
 from penstock.publish.spec import PublishSpec, check_publish
+from penstock.tables.rows import complete_rows
 
 AT: KeyPath = ("table", "loud", "publish")
 JOB = """\

@@ -13,12 +13,12 @@ from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded
 from penstock.job.faults import KeyPath, nearest, shown
 from penstock.job.reader import SpecReader
-from penstock.job.rows import OutputColumns, complete_rows
 from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, TombstonePolicy
 from penstock.job.values import Duration, Key, Part, Positive
 from penstock.lake.delta.schema import TablePlace
 from penstock.tables.keyed.layout import BUCKET, RESERVED, Layout, is_key_type
+from penstock.tables.rows import OutputColumns, complete_rows
 
 LAYOUT_PROPERTY = "penstock.keyed"
 """The table property with the keys that a table was created with, so that it can be read without its job."""
