@@ -207,15 +207,10 @@ def page() -> str:
     text = re.sub(
         r"^\{([a-z._ ]+)\}$", table_of, (FOLDER / "template.md").read_text(encoding="utf-8"), flags=re.MULTILINE
     )
-    missing = [name for name, rows in tables.items() if rows and name not in used and not _shown_elsewhere(name)]
+    missing = [name for name, rows in tables.items() if rows and name not in used]
     if missing:
         raise KeyError(f"docs/job_file/template.md has no table of {', '.join(missing)}")
     return text
-
-
-def _shown_elsewhere(section: str) -> bool:
-    """Whether a section has the same keys as one that has a table: the security of other clusters."""
-    return section.endswith(".security") and section != "log.kafka.security"
 
 
 def unused_notes() -> Iterator[str]:

@@ -24,9 +24,7 @@ from penstock.job.values import (
     Count,
     Date,
     Duration,
-    FilePath,
     Flag,
-    Hidden,
     Key,
     Parsed,
     Part,
@@ -54,8 +52,6 @@ DAY_FOLDER = "day"
 HEARTBEAT_SECONDS_MIN = 0.5
 """A shorter heartbeat interval cannot be kept over a network."""
 
-SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 DecodeFormat: TypeAlias = Literal["json", "raw", "protobuf", "garmadon", "telegraf", "influx"]
 POINT_FORMATS: tuple[DecodeFormat, ...] = ("telegraf", "influx")
 """Those whose records are points of series; records of the others are rows."""
@@ -117,20 +113,6 @@ class Payload(StrEnum):
     GZIP = "gzip"
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaSecurity:
-    """Librdkafka property names and values for authentication and encryption."""
-
-    protocol: SecurityProtocol = "PLAINTEXT"
-    sasl_mechanism: SaslMechanism | None = None
-    sasl_username: Text | None = None
-    sasl_password: Hidden | None = None
-    ssl_ca_path: FilePath | None = None
-    ssl_certificate_path: FilePath | None = None
-    ssl_key_path: FilePath | None = None
-    ssl_key_password: Hidden | None = None
-
-
 def _start(value: object) -> object:
     """A name, or offsets by partition, which are checked with the topics."""
     return value if isinstance(value, dict) else one_of(StartAt).read(value)
@@ -174,9 +156,8 @@ class KafkaLogSpec:
     start: StartOffsets = StartAt.EARLIEST
     group: Group = ""
     transactional: Flag = False
-    security: Annotated[KafkaSecurity, Part.SECTION] = field(default_factory=KafkaSecurity)
     client_settings: Annotated[Settings, Key("client")] = field(default_factory=dict)
-    """Any setting of librdkafka but those that the job file or Penstock decides."""
+    """Any setting of librdkafka but those that Penstock decides; authentication and encryption are among them."""
 
 
 _TOPIC = matching("[A-Za-z0-9._-]{1,230}", "invalid topic name {}", "A-Z a-z 0-9 . _ -")

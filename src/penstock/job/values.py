@@ -266,12 +266,6 @@ def _settings(value: object, at: KeyPath, reader: SpecReader) -> object:
     return {name: Secret(item) if _SECRET_NAME.search(name) else item for name, item in result.items()}
 
 
-def _file_path(value: object, at: KeyPath, reader: SpecReader) -> object:
-    """A path, a relative one taken from the job file's folder."""
-    result = reader.parsed(text, value, at)
-    return str(reader.folder / result) if isinstance(result, str) else result
-
-
 def sections_by_name(spec: Any) -> Read:
     """A mapping of names to sections, each with its name as the field `name`."""
 
@@ -292,7 +286,6 @@ def sections(spec: Any) -> Read:
 
 
 Text: TypeAlias = Annotated[str, Parsed(text)]
-Hidden: TypeAlias = Annotated[Secret, Parsed(lambda value: Secret(text(value)))]
 Flag: TypeAlias = Annotated[bool, Parsed(flag)]
 Count: TypeAlias = Annotated[int, Parsed(count)]
 Positive: TypeAlias = Annotated[int, Parsed(positive)]
@@ -303,4 +296,3 @@ Date: TypeAlias = Annotated[date, Parsed(day)]
 Pattern: TypeAlias = Annotated[str, Parsed(lambda value: regular_expression(text(value)))]
 Texts: TypeAlias = Annotated[tuple[str, ...], items(text)]
 Settings: TypeAlias = Annotated[Mapping[str, str], Read(_settings)]
-FilePath: TypeAlias = Annotated[str, Read(_file_path)]

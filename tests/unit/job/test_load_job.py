@@ -52,13 +52,7 @@ log:
     start: {0: 5, 1: 0}
     group: readers
     transactional: true
-    security:
-      protocol: SASL_SSL
-      sasl_mechanism: SCRAM-SHA-512
-      sasl_username: me
-      sasl_password: "${env:PW}"
-      ssl_ca_path: ca.pem
-    client: {fetch.max.bytes: 52428800, check.crcs: true, sasl.oauthbearer.client.secret: plain-text}
+    client: {fetch.max.bytes: 52428800, check.crcs: true, sasl.username: "${env:PW}", sasl.password: plain-text}
 decode: {format: json, payload: gzip}
 schema: {at: long, method: string, price: "decimal(10,2)"}
 columns: {day: "day(timestamp_millis(at))", region: "'eu'", version: 3, live: true, "share": 0.5}
@@ -110,14 +104,11 @@ def test_every_key_arrives_in_the_spec(load: Load, tmp_path: Path) -> None:
     spec = load(EVERYTHING)
     assert spec.log.start == {"a": {0: 5, 1: 0}}
     assert (spec.log.group, spec.log.transactional) == ("readers", True)
-    assert kafka_of(spec).security.protocol == "SASL_SSL"
-    assert kafka_of(spec).security.sasl_mechanism == "SCRAM-SHA-512"
-    assert kafka_of(spec).security.sasl_password == "hunter2"
-    assert kafka_of(spec).security.ssl_ca_path == str(tmp_path / "ca.pem")
     assert kafka_of(spec).client_settings == {
         "fetch.max.bytes": "52428800",
         "check.crcs": "true",
-        "sasl.oauthbearer.client.secret": "plain-text",
+        "sasl.username": "hunter2",
+        "sasl.password": "plain-text",
     }
     assert spec.decode.payload is Payload.GZIP
     assert spec.columns["region"] == Constant("eu")

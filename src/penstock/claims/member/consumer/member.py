@@ -184,7 +184,7 @@ class Member:
 
 
 def _log_spec(where: str | KafkaLogSpec, topics: Sequence[str], start: Start | None) -> KafkaLogSpec:
-    """The log of a member: by its brokers alone, or by a full description with security and client settings."""
+    """The log of a member: by its brokers alone, or by a full description with client settings."""
     if isinstance(topics, str):
         raise UserError(f"topics is the text {topics!r}, must be a list of names", hint=f"topics=[{topics!r}]")
     spec = KafkaLogSpec(bootstrap=where) if isinstance(where, str) else where
