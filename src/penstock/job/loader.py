@@ -173,7 +173,7 @@ def check_jobs(
 def _checked(path: Path, kinds: Kinds, logs: Logs, env: Mapping[str, str]) -> CheckedFile:
     folder = path.absolute().parent
     try:
-        document = read_document(_read_text(path), env, folder)
+        document = read_document(_read_text(path), env)
     except InvalidValueError as refusal:
         line, column = (refusal.place.line, refusal.place.column) if refusal.place else (None, None)
         return CheckedFile(path, None, (Fault(str(path), line, column, "", refusal.message),))

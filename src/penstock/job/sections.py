@@ -8,8 +8,8 @@ shows which keys could be read.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
 from penstock.job.faults import KeyPath, shown
@@ -45,18 +45,17 @@ class KindSection(Generic[TableT]):
         raise NotImplementedError
 
 
+@dataclass(frozen=True, slots=True)
 class LogSection(Generic[LogT]):
     """What a job file may state about one log."""
 
     name: str
     """The key under `log`."""
     spec: type[LogT]
+    complete: Callable[[LogT, JobSpec, SpecReader], LogT]
+    """Checks the section, and adds what follows from the rest of the job."""
     shared: bool = False
     """Whether the processes of a job can share its partitions: a group that is named turns that on."""
-
-    def complete(self, log: LogT, job: JobSpec, reader: SpecReader) -> LogT:
-        """Check the section, and add what follows from the rest of the job."""
-        raise NotImplementedError
 
 
 AnyKindSection = KindSection[Any]

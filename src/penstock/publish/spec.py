@@ -12,7 +12,7 @@ from penstock.job.sections import reads_topic
 from penstock.job.spec import JobSpec, KafkaLogSpec, LogSpec
 from penstock.job.texts import TOPIC_NAME, servers
 from penstock.job.values import Key, Parsed, Settings, positive, within
-from penstock.logs.kafka.section import KafkaLogSection, check_client
+from penstock.logs.kafka.section import check_client
 
 PublishFormat: TypeAlias = Literal["opentsdb", "json"]
 Topic: TypeAlias = Annotated[str, TOPIC_NAME]
@@ -55,7 +55,7 @@ def check_publish(publish: PublishSpec, job: JobSpec, at: KeyPath, reader: SpecR
     """Report faults of the section under this key path, and a job that would read the topic that it publishes to."""
     if publish.topic and publish.topic == publish.positions_topic:
         reader.note((*at, "topic"), "is the topic of the positions: readers would see them among the records")
-    if reader.has("log") and not reader.has("log", KafkaLogSection.name) and not reader.has(*at, "bootstrap"):
+    if reader.has("log") and not reader.has("log", "kafka") and not reader.has(*at, "bootstrap"):
         reader.note((*at, "bootstrap"), "required key is missing: the job does not read Kafka", "as in kafka-1:9092")
     check_client(publish.client_settings or {}, (*at, "client"), reader)
     log = job.log

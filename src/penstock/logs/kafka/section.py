@@ -14,15 +14,13 @@ from penstock.logs.kafka.settings import OWNED_SETTINGS
 AT: KeyPath = ("log", "kafka")
 
 
-class KafkaLogSection(LogSection[KafkaLogSpec]):
-    name = "kafka"
-    spec = KafkaLogSpec
-    shared = True
+def _complete(log: KafkaLogSpec, job: JobSpec, reader: SpecReader) -> KafkaLogSpec:
+    check_client(log.client_settings, (*AT, "client"), reader)
+    completed: KafkaLogSpec = complete_topics(log, AT, reader)
+    return replace(completed, group=log.group or job.name)
 
-    def complete(self, log: KafkaLogSpec, job: JobSpec, reader: SpecReader) -> KafkaLogSpec:
-        check_client(log.client_settings, (*AT, "client"), reader)
-        completed: KafkaLogSpec = complete_topics(log, AT, reader)
-        return replace(completed, group=log.group or job.name)
+
+KAFKA = LogSection("kafka", KafkaLogSpec, _complete, shared=True)
 
 
 def check_client(settings: Mapping[str, str], at: KeyPath, reader: SpecReader) -> None:

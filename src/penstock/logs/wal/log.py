@@ -75,17 +75,16 @@ class WalLogSpec:
         return False
 
 
-class WalLogSection(LogSection[WalLogSpec]):
-    name = "wal"
-    spec = WalLogSpec
+def _complete(log: WalLogSpec, job: JobSpec, reader: SpecReader) -> WalLogSpec:
+    at: KeyPath = ("log", "wal")
+    if log.group and not NAME.fullmatch(log.group):
+        reader.note((*at, "group"), f"invalid job name {shown(log.group)}", "letters, digits, . _ -")
+    table = hashlib.sha256((job.table.path or "").encode()).hexdigest()[:16]
+    completed: WalLogSpec = complete_topics(log, at, reader)
+    return replace(completed, group=f"{log.group or job.name}.{table}")
 
-    def complete(self, log: WalLogSpec, job: JobSpec, reader: SpecReader) -> WalLogSpec:
-        at: KeyPath = ("log", self.name)
-        if log.group and not NAME.fullmatch(log.group):
-            reader.note((*at, "group"), f"invalid job name {shown(log.group)}", "letters, digits, . _ -")
-        table = hashlib.sha256((job.table.path or "").encode()).hexdigest()[:16]
-        completed: WalLogSpec = complete_topics(log, at, reader)
-        return replace(completed, group=f"{log.group or job.name}.{table}")
+
+WAL = LogSection("wal", WalLogSpec, _complete)
 
 
 @dataclass(frozen=True, slots=True)
