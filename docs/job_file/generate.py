@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -108,9 +107,7 @@ def _kinds(hint: Any) -> list[Any]:
 
 
 def _words(kind: Any) -> list[str]:
-    if get_origin(kind) is Literal:
-        return [str(word) for word in get_args(kind)]
-    return [word.value for word in kind] if isinstance(kind, type) and issubclass(kind, StrEnum) else []
+    return [str(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
 
 
 def _is(kind: Any, cls: type) -> bool:

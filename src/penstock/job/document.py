@@ -35,10 +35,6 @@ class Document:
     value_places: dict[KeyPath, Place] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
-    def has(self, *key: str | int) -> bool:
-        """Whether the file has this key, also with a faulty value."""
-        return tuple(key) in self.value_places
-
     def value(self, key: KeyPath) -> Any:
         """The value of a key; None if the file states none that can be read."""
         value: Any = self.values

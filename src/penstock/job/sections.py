@@ -82,8 +82,9 @@ def complete_topics(log: Any, at: KeyPath, reader: SpecReader) -> Any:
 
 def _start(log: Any, at: KeyPath, log_at: KeyPath, reader: SpecReader) -> StartAt | Mapping[str, Mapping[int, int]]:
     """Where to start; offsets under the name of the one topic."""
-    if isinstance(log.start, str):
-        return StartAt(log.start)
+    if not isinstance(log.start, dict):
+        start: StartAt = log.start
+        return start
     if not log.start:
         reader.note(at, "names no partition", "write earliest, latest or {0: 1500}")
     if reader.has(*log_at, "topic_pattern") or len(log.topics) > 1:
@@ -95,9 +96,3 @@ def _start(log: Any, at: KeyPath, log_at: KeyPath, reader: SpecReader) -> StartA
         elif reader.parsed(count, offset, (*at, partition)) is not LOST:
             offsets[int(partition)] = count(offset)
     return dict.fromkeys(log.topics[:1], offsets)
-
-
-def reads_topic(log: Any, topic: str) -> bool:
-    """Whether a topic is among those of the log."""
-    matches = log.topic_pattern is not None and re.fullmatch(log.topic_pattern, topic) is not None
-    return matches or topic in log.topics

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_args
 
 from penstock.job.faults import InvalidValueError, KeyPath, Secret, kind_of, nearest, shown
@@ -82,10 +82,6 @@ LOST = Lost()
 # quantities
 
 
-class QuantityError(InvalidValueError):
-    """The text is not a duration or a size."""
-
-
 def parse_duration(value: str) -> float:
     """Seconds of a text such as `500ms`, `60s`, `5m`, `1h` or `2d`."""
     number, unit = _amount(value, DURATION_UNITS, "duration", "write a number and one of ms, s, m, h, d, as in 60s")
@@ -103,7 +99,7 @@ def _amount(value: str, units: Mapping[str, UnitT], what: str, hint: str) -> tup
     """The number as it is written, and its unit."""
     match = _QUANTITY.fullmatch(value.strip())
     if match is None or match[2] not in units:
-        raise QuantityError(f"{shown(value)} is not a {what}", hint)
+        raise InvalidValueError(f"{shown(value)} is not a {what}", hint)
     return match[1], units[match[2]]
 
 
@@ -216,17 +212,15 @@ def matching(pattern: str, fault: str, hint: str = "") -> Parsed:
 
 
 def one_of(choices: Any) -> Parsed:
-    """One value of an enumeration or a `Literal`, with the closest match as the hint."""
-    is_enum = isinstance(choices, type) and issubclass(choices, StrEnum)
-    names: tuple[str, ...] = tuple(choice.value for choice in choices) if is_enum else get_args(choices)
-    convert: Callable[[str], str] = choices if is_enum else str
+    """One value of a `Literal`, with the closest match as the hint."""
+    names: tuple[str, ...] = get_args(choices)
 
     def choose(value: object) -> str:
         if not isinstance(value, str):
             raise InvalidValueError(f"expected one of {', '.join(names)}, found {kind_of(value)}")
         if value not in names:
             raise InvalidValueError(f"{shown(value)} is not one of {', '.join(names)}", nearest(value, names))
-        return convert(value)
+        return str(value)
 
     return Parsed(choose)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
 from penstock.errors import UserError
 from penstock.job.faults import KeyPath
 from penstock.job.reader import SpecReader
-from penstock.job.sections import reads_topic
 from penstock.job.spec import JobSpec, KafkaLogSpec, LogSpec
 from penstock.job.texts import TOPIC_NAME, servers
 from penstock.job.values import Key, Parsed, Settings, positive, within
@@ -60,5 +60,6 @@ def check_publish(publish: PublishSpec, job: JobSpec, at: KeyPath, reader: SpecR
     check_client(publish.client_settings or {}, (*at, "client"), reader)
     log = job.log
     same_cluster = isinstance(log, KafkaLogSpec) and publish.bootstrap in (None, log.bootstrap)
-    if publish.topic and same_cluster and reads_topic(log, publish.topic):
+    matches = log.topic_pattern is not None and re.fullmatch(log.topic_pattern, publish.topic or "")
+    if publish.topic and same_cluster and (matches or publish.topic in log.topics):
         reader.note((*at, "topic"), "is a topic that the job reads: it would read what it publishes")

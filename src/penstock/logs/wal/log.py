@@ -16,7 +16,7 @@ from penstock.job.faults import InvalidValueError, KeyPath, shown
 from penstock.job.kafka_types import HEADERS_TYPE, RECORD_SCHEMA
 from penstock.job.reader import SpecReader
 from penstock.job.sections import LogSection, complete_topics
-from penstock.job.spec import Group, JobSpec, Secret, StartAt, StartOffsets
+from penstock.job.spec import Group, JobSpec, Secret, StartOffsets
 from penstock.job.values import Parsed, Pattern, Texts, text
 from penstock.logs.batches import ROWS_MAX
 from penstock.logs.log import (
@@ -61,7 +61,7 @@ class WalLogSpec:
     url: Annotated[str, Parsed(_url)]
     topics: Texts = ()
     topic_pattern: Pattern | None = None
-    start: StartOffsets = StartAt.EARLIEST
+    start: StartOffsets = "earliest"
     group: Group = ""
     """The name under which the server keeps the job's positions: it trims nothing that they still need.
 

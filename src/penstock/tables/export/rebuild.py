@@ -23,7 +23,7 @@ from penstock.errors import PenstockError
 from penstock.flow.columns.fitting import folded, grown
 from penstock.flow.write.manifest import Counts, Ranges, StagedFile
 from penstock.flow.write.names import SUFFIX
-from penstock.job.spec import DAY_FOLDER, StartAt
+from penstock.job.spec import DAY_FOLDER
 from penstock.lake.delta.keys import (
     field_key,
     jobs_with_positions,
@@ -280,7 +280,7 @@ def _restore_job(logs: ExportLogs, bounds: Mapping[Partition, Bounds], former_id
         origins = [logs.counted(name, partition).origin for name in types]
         # Where no log of a type has a position, it is read from where the job began.
         begun = min(origin for origin in origins if origin is not None)
-        begun = 0 if logs.job.log.start is StartAt.EARLIEST else begun
+        begun = 0 if logs.job.log.start == "earliest" else begun
         ends = {name: logs.counted(name, partition).position or begun for name in logs.export.types}
         position = max(ends.values())
         if partition.topic != UNKNOWN_TOPIC:

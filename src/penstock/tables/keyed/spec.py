@@ -14,7 +14,7 @@ from penstock.flow.columns.fitting import folded
 from penstock.job.faults import KeyPath, nearest, shown
 from penstock.job.reader import SpecReader
 from penstock.job.sections import KindSection
-from penstock.job.spec import JobSpec, TombstonePolicy
+from penstock.job.spec import JobSpec
 from penstock.job.values import Duration, Key, Part, Positive
 from penstock.lake.delta.schema import TablePlace
 from penstock.tables.keyed.layout import BUCKET, RESERVED, Layout, is_key_type
@@ -87,7 +87,7 @@ class KeyedSection(KindSection[KeyedSpec]):
         for at, fault in type_faults(layout, output.types):
             reader.note((*AT, *at), fault)
         stated = job.on.tombstone if reader.states("on", "tombstone") else None
-        if stated not in (None, TombstonePolicy.FILTER):
+        if stated not in (None, "filter"):
             hint = "remove it: a record without a value deletes the row of its key; or filter: it is left out"
             reader.note(("on", "tombstone"), "has no meaning for a keyed table", hint)
         if reader.findings:
