@@ -17,7 +17,7 @@ from penstock.environment import new_batch_id
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts
 from penstock.flow.write.names import staged_name
-from penstock.job.spec import FlushPolicy, GapPolicy, NewColumnPolicy
+from penstock.job.spec import FlushPolicy
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import DeltaLog, open_or_create, open_table
@@ -54,7 +54,7 @@ def bench_startup(commits: int, rounds: int, report: Report) -> BenchResult:
 def make_history(path: Path, commits: int) -> None:
     """Commit one row at a time, as a job at the head of its log does, and compact now and then, as its owner does."""
     spec = TablePlace(str(path))
-    table = open_or_create(spec, _JOB, _SCHEMA, NewColumnPolicy.ADD)
+    table = open_or_create(spec, _JOB, _SCHEMA, "add")
     table.commit(Proposal(_JOB, new_batch_id(), tuple(StartPart(partition, 0, 1) for partition in PARTITIONS)))
     for number in range(commits):
         turn, place = divmod(number, len(PARTITIONS))
@@ -83,4 +83,4 @@ def start_up(path: Path) -> None:
     table.handle.history(20)
     positions = {partition: state.of(partition).position or 0 for partition in PARTITIONS}
     lanes = tuple(PartitionInput(item, position, Bounds(0, position + 1), None) for item, position in positions.items())
-    plan(lanes, PlanTerms(FlushPolicy(), GapPolicy.FAIL, 100.0, 0.0), new_batch_id())
+    plan(lanes, PlanTerms(FlushPolicy(), "fail", 100.0, 0.0), new_batch_id())

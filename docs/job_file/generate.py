@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -108,9 +107,7 @@ def _kinds(hint: Any) -> list[Any]:
 
 
 def _words(kind: Any) -> list[str]:
-    if get_origin(kind) is Literal:
-        return [str(word) for word in get_args(kind)]
-    return [word.value for word in kind] if isinstance(kind, type) and issubclass(kind, StrEnum) else []
+    return [str(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
 
 
 def _is(kind: Any, cls: type) -> bool:
@@ -207,15 +204,10 @@ def page() -> str:
     text = re.sub(
         r"^\{([a-z._ ]+)\}$", table_of, (FOLDER / "template.txt").read_text(encoding="utf-8"), flags=re.MULTILINE
     )
-    missing = [name for name, rows in tables.items() if rows and name not in used and not _shown_elsewhere(name)]
+    missing = [name for name, rows in tables.items() if rows and name not in used]
     if missing:
         raise KeyError(f"docs/job_file/template.txt has no table of {', '.join(missing)}")
     return text
-
-
-def _shown_elsewhere(section: str) -> bool:
-    """Whether a section has the same keys as one that has a table: the security of other clusters."""
-    return section.endswith(".security") and section != "log.kafka.security"
 
 
 def unused_notes() -> Iterator[str]:

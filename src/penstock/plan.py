@@ -137,7 +137,7 @@ def records_per_batch_max(flush: FlushPolicy, record_bytes: float) -> int:
 def _check(lane: PartitionInput, gap: GapPolicy) -> None:
     if lane.position > lane.bounds.end:
         raise BeyondEndError(lane.partition, lane.position, lane.bounds.end)
-    if lane.position < lane.bounds.first and gap is GapPolicy.FAIL:
+    if lane.position < lane.bounds.first and gap == "fail":
         raise GapError(lane.partition, lane.position, lane.bounds.first)
 
 

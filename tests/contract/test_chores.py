@@ -13,7 +13,6 @@ from penstock.engine.round import REPEATS_MAX, ChoreDone, Rounds
 from penstock.environment import Environment
 from penstock.errors import InvariantError, UserError
 from penstock.events import BatchCommitted, BatchPlanned, CompactionFailed, Event, FilesCompacted
-from penstock.job.spec import SmallFilesPolicy
 from penstock.lake.compaction import CompactionLimits
 from penstock.tables.kind import SchemaChanged
 from penstock.tables.registry import kind_of
@@ -71,7 +70,7 @@ def test_the_job_merges_its_own_small_files(tmp_path: Path, kind: str) -> None:
 
 def test_small_files_stay_if_compaction_is_off(tmp_path: Path) -> None:
     subject = delta(tmp_path)
-    subject.job = replaced_policy(subject.job, small_files=SmallFilesPolicy.KEEP)
+    subject.job = replaced_policy(subject.job, small_files="keep")
     land(subject)
     assert files_of(tmp_path / "table") == 2 * BATCHES
 

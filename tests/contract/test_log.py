@@ -35,7 +35,7 @@ class World:
     open: Callable[[KafkaLogSpec], Log]
     bootstrap: str = "nowhere:9092"
 
-    def log(self, topic: str, start: StartAt = StartAt.EARLIEST) -> Log:
+    def log(self, topic: str, start: StartAt = "earliest") -> Log:
         return self.open(KafkaLogSpec(self.bootstrap, topics=(topic,), start=start, group=f"group-{topic}"))
 
 
@@ -91,7 +91,7 @@ def test_bounds_are_half_open_and_retention_moves_their_beginning(filled: tuple[
     assert log.bounds([partition]) == {partition: Bounds(2, 5)}
 
 
-@pytest.mark.parametrize(("start", "offset"), [(StartAt.EARLIEST, 0), (StartAt.LATEST, 5)])
+@pytest.mark.parametrize(("start", "offset"), [("earliest", 0), ("latest", 5)])
 def test_a_job_starts_at_its_configured_start(
     filled: tuple[World, str, Log, Partition], start: StartAt, offset: int
 ) -> None:

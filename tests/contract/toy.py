@@ -20,7 +20,6 @@ from penstock.environment import Environment
 from penstock.errors import InvariantError, UserError
 from penstock.flow.write.manifest import Counts, EpochMarks
 from penstock.job.reader import SpecReader
-from penstock.job.rows import complete_rows
 from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, TableSpec
 from penstock.lake.compaction import Progress
@@ -45,6 +44,7 @@ from penstock.tables.kind import (
     VacuumRequest,
     View,
 )
+from penstock.tables.rows import complete_rows
 
 Row = tuple[str, int, int, str]
 

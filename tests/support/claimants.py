@@ -23,7 +23,7 @@ from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.topics import CoordinationTopic, find_topic
 from penstock.errors import UserError
 from penstock.events import Event
-from penstock.job.spec import KafkaLogSpec, KafkaSecurity
+from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import Partition
 from tests.support.forked import Forked
@@ -56,14 +56,14 @@ class Crew:
     requested: tuple[Partition, ...]
     topic: str = field(default_factory=lambda: f"coordination-{uuid.uuid4().hex[:12]}")
     group: str = "shop"
-    security: KafkaSecurity = field(default_factory=KafkaSecurity)
+    client_settings: dict[str, str] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
     gone: list[Agent] = field(default_factory=list)
     events: dict[str, list[tuple[str, dict[str, Any]]]] = field(default_factory=dict)
 
     @property
     def spec(self) -> KafkaLogSpec:
-        return KafkaLogSpec(self.bootstrap, security=self.security)
+        return KafkaLogSpec(self.bootstrap, client_settings=self.client_settings)
 
     def join(
         self,

@@ -22,7 +22,6 @@ from deltalake import DeltaTable, QueryBuilder
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import staged_name
-from penstock.job.spec import NewColumnPolicy
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.files import active_files
 from penstock.lake.delta.schema import TablePlace
@@ -273,7 +272,7 @@ def _value(rng: random.Random, column: str) -> Any:
 
 
 def _created(path: str) -> DeltaLog:
-    return open_or_create(TablePlace(path), "filters", SCHEMA, NewColumnPolicy.ADD)
+    return open_or_create(TablePlace(path), "filters", SCHEMA, "add")
 
 
 def _append(table: DeltaLog, rows: list[Row], number: int) -> None:

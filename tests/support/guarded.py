@@ -12,6 +12,7 @@ from pathlib import Path
 
 from penstock.embedded.broker import Cluster
 from penstock.embedded.kafka import HOST, new_broker, new_cluster_id
+from penstock.job.spec import Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,16 @@ class Guarded:
     @property
     def bootstrap(self) -> str:
         return self.cluster.bootstrap
+
+
+def sasl_settings(user: str, password: str, mechanism: str = "PLAIN") -> dict[str, str]:
+    """The client settings of a user of the guarded listener."""
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanisms": mechanism,
+        "sasl.username": user,
+        "sasl.password": Secret(password),
+    }
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
+from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec
 from penstock.lake.delta.table import DeltaLog, open_or_create
 from penstock.lake.proposal import Outcome, Part, Proposal, SlicePart, StartPart
 from penstock.logs.log import Partition, Slice
@@ -113,7 +113,7 @@ table:
     def open(self, environment: Environment | None = None) -> DeltaLog:
         """A handle of its own on the table, which is created if it is missing."""
         return open_or_create(
-            self.spec, JOB, self.schema, NewColumnPolicy.ADD, environment or Environment(sleep=lambda seconds: None)
+            self.spec, JOB, self.schema, "add", environment or Environment(sleep=lambda seconds: None)
         )
 
     def start(self, *partitions: Partition, offset: int = 0) -> DeltaLog:

@@ -62,7 +62,7 @@ class MemoryLog:
     """Where partitions end whose last offsets have no record."""
     settings: dict[str, Mapping[str, str]] = field(default_factory=dict)
     """Settings of topics that differ from Kafka's defaults."""
-    start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
+    start: StartAt | Mapping[str, Mapping[int, int]] = "earliest"
     topics: tuple[str, ...] = ()
     """Without any, all topics of the log."""
     topic_pattern: str | None = None

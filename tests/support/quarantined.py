@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
-from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, Policies, kafka_of
+from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, Policies, kafka_of
 from penstock.job.sql_text import parse_expression as parse
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import DeltaLog, open_table
@@ -37,7 +37,7 @@ def orders(bootstrap: str, topic: str, folder: Path) -> JobSpec:
         schema=pa.schema([("id", pa.int64())]),
         columns={"partition": parse("kafka.partition"), "offset": parse("kafka.offset")},
         table=DeltaSpec(str(folder / "orders")),
-        on=Policies(new_column=NewColumnPolicy.QUARANTINE),
+        on=Policies(new_column="quarantine"),
     )
 
 
@@ -60,7 +60,7 @@ spark: {{master: "local[2,4]"}}
 def with_extra_column(job: JobSpec) -> JobSpec:
     """The same job once its user has added `extra` to the schema."""
     schema = pa.schema([("id", pa.int64()), ("extra", pa.string())])
-    return replace(job, schema=schema, on=replace(job.on, new_column=NewColumnPolicy.ADD))
+    return replace(job, schema=schema, on=replace(job.on, new_column="add"))
 
 
 def run_once(job: JobSpec, spark: SparkSession, at_step: AtStep | None = None) -> None:

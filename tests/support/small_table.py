@@ -17,7 +17,7 @@ from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.expressions import KafkaField
-from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
+from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec
 from penstock.lake.delta.table import DeltaLog, open_or_create
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import EpochMark, Partition, Slice
@@ -62,7 +62,7 @@ class SmallTable:
     quarantine: Quarantine = field(init=False)
 
     def __post_init__(self) -> None:
-        self.table = open_or_create(self.job.table, self.job.name, self.schema, NewColumnPolicy.FAIL)
+        self.table = open_or_create(self.job.table, self.job.name, self.schema, "fail")
         self.quarantine = Quarantine(self.job, self.table, Environment())
 
     @property

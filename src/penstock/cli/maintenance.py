@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.tables import parsed
 from penstock.environment import Environment
 from penstock.errors import UserError
-from penstock.job.faults import InvalidValueError
 from penstock.job.values import size
 from penstock.lake.compaction import Progress
 from penstock.lake.reports import Report
@@ -60,7 +60,7 @@ def compact(
 ) -> None:
     """Merge small files; rows and positions do not change, and the job may be running."""
     spec = load_job(job)
-    request = CompactRequest(None if target_size is None else _size(target_size), all_days)
+    request = CompactRequest(None if target_size is None else parsed("--target-size", target_size, size), all_days)
     report = kind_of(spec).compact(spec, request, environment(), _progress(json))
     print_report(spec.name, report, json)
 
@@ -100,13 +100,6 @@ def print_report(job: str, report: Report, json: bool) -> None:
     """Print what a command did."""
     for line in [json_text.dumps({"job": job, **report.as_json()})] if json else report.lines():
         typer.echo(line)
-
-
-def _size(text: str) -> int:
-    try:
-        return size(text)
-    except InvalidValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--target-size") from error
 
 
 def _progress(json: bool) -> Progress | None:

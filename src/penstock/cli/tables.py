@@ -1,11 +1,25 @@
-"""Tables on a terminal, and the text of their cells."""
+"""Tables on a terminal, the text of their cells, and values of options."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from rich.table import Table
 from rich.text import Text
+
+from penstock.errors import UserError
+from penstock.job.faults import InvalidValueError
+
+T = TypeVar("T")
+
+
+def parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
+    """The value of an option, which is written as in a job file."""
+    try:
+        return parse(text)
+    except InvalidValueError as error:
+        raise UserError(f"{option}: {error.message}", hint=error.hint) from None
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], left: Sequence[int] = (0,)) -> Table:

@@ -5,22 +5,21 @@ from __future__ import annotations
 import json as json_text
 import os
 import signal
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 import typer
 
+from penstock.cli.tables import parsed
 from penstock.errors import UserError
 from penstock.failpoints import ENVIRONMENT_NAME, armed, noop
-from penstock.job.values import QuantityError, parse_duration, parse_size
+from penstock.job.values import parse_duration, parse_size
 from penstock.logs.wal.client import WalClient, is_token
 from penstock.logs.wal.server import STEP, WalServer, is_loopback
 from penstock.logs.wal.store import STEPS, WalLimits, WalStore
 
-T = TypeVar("T")
 DEFAULT_LISTEN = "127.0.0.1:7070"
 
 app = typer.Typer(help="A durable HTTP log for sources that cannot replay (docs/wal.md).", no_args_is_help=True)
@@ -47,8 +46,8 @@ def serve(
 ) -> None:
     """Serve a folder until SIGTERM or SIGINT; requests that have arrived are answered."""
     limits = WalLimits(
-        partition_bytes_max=_parsed("--partition-size", partition_size, parse_size),
-        retention_seconds=_parsed("--retention", retention, parse_duration),
+        partition_bytes_max=parsed("--partition-size", partition_size, parse_size),
+        retention_seconds=parsed("--retention", retention, parse_duration),
     )
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
@@ -129,10 +128,3 @@ def _tokens(path: Path) -> list[str]:
     if not tokens or not all(map(is_token, tokens)):
         raise UserError(f"--token-file: {path} is empty or has an invalid token", hint="one per line, no spaces")
     return tokens
-
-
-def _parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
-    try:
-        return parse(text)
-    except QuantityError as error:
-        raise UserError(f"{option}: {error.message}", hint=error.hint) from None

@@ -8,7 +8,7 @@ from typing import ClassVar
 from penstock.environment import Environment
 from penstock.errors import PenstockError
 from penstock.events import CompactionFailed, FilesCompacted
-from penstock.job.spec import JobSpec, SmallFilesPolicy
+from penstock.job.spec import JobSpec
 from penstock.lake.compaction import CompactionLimits
 from penstock.tables.kind import CompactRequest, Kind
 
@@ -37,7 +37,7 @@ class Compaction:
         self._job = job
         self._kind = kind
         self._environment = environment
-        self._enabled = job.on.small_files is SmallFilesPolicy.COMPACT
+        self._enabled = job.on.small_files == "compact"
         self._version: int | None = None
         """The version of the table at the last check."""
         self._more = False

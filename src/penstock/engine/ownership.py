@@ -14,7 +14,7 @@ from penstock.environment import new_batch_id
 from penstock.errors import UserError
 from penstock.events import Listener, PartitionStarted, PositionCorrected
 from penstock.failpoints import AtStep
-from penstock.job.spec import JobSpec, RecreatedPolicy
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.proposal import AcceptedPart, FencePart, Part, Proposal, StartPart
 from penstock.lake.state import TableState
@@ -130,7 +130,7 @@ class Starter:
         for partition in new:
             stored = state.fingerprints.get(partition.topic)
             if stored is not None and stored != topic_fingerprint(partition.topic_id):
-                if self.job.on.recreated is RecreatedPolicy.FAIL:
+                if self.job.on.recreated == "fail":
                     raise TopicRecreatedError(partition.topic)
             elif stored is None and not (began and self.job.log.topic_pattern):
                 fresh.append(partition)

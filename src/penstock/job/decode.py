@@ -28,10 +28,8 @@ _OWN_KEYS: dict[DecodeFormat, tuple[str, ...]] = {
     "telegraf": _POINT_KEYS,
     "influx": _POINT_KEYS,
 }
-_REQUIRED_KEYS: dict[DecodeFormat, tuple[str, ...]] = {
-    "protobuf": ("descriptors",),
-    "garmadon": ("descriptors", "header"),
-}
+_REQUIRED_KEYS = ("descriptors", "header")
+"""Of the formats that have them."""
 
 
 def complete_decode(job: JobSpec, kind: AnyKindSection, reader: SpecReader) -> DecodeSpec:
@@ -40,10 +38,10 @@ def complete_decode(job: JobSpec, kind: AnyKindSection, reader: SpecReader) -> D
     if not reader.states(*AT, "format"):
         return decode
     for name in dict.fromkeys(key for keys in _OWN_KEYS.values() for key in keys):
-        if reader.has(*AT, name) and name not in _OWN_KEYS[decode.format]:
+        stated, own = reader.has(*AT, name), name in _OWN_KEYS[decode.format]
+        if stated and not own:
             reader.note((*AT, name), f"has no meaning with decode {decode.format}", "remove it", on_key=True)
-    for name in _REQUIRED_KEYS.get(decode.format, ()):
-        if not reader.has(*AT, name):
+        elif own and not stated and name in _REQUIRED_KEYS:
             reader.note((*AT, name), f"required key is missing: decode {decode.format} needs it")
     if decode.format not in kind.decoders and reader.has("table", kind.name):
         at = (*AT, "format") if reader.has(*AT, "format") else AT

@@ -1,7 +1,7 @@
 """A YAML text as plain values, with the line and column of each key and value.
 
 Plain scalars follow YAML 1.2's core: `on`, `off`, `yes`, `no`, `12:30` and dates stay texts.
-Mapping keys are always texts, as written. `${env:NAME}` and `${file:PATH}` in values are filled in, as secrets.
+Mapping keys are always texts, as written. `${env:NAME}` in values is filled in, as a secret.
 """
 
 from __future__ import annotations
@@ -10,23 +10,20 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from penstock.job.faults import Finding, InvalidValueError, KeyPath, Place, Secret
-from penstock.job.texts import read_bounded
 
 Value: TypeAlias = "str | int | float | bool | list[Value] | dict[str, Value]"
 
 NESTING_MAX = 40
 NODES_MAX = 20_000
 DIGITS_MAX = 30
-REFERENCE_FILE_BYTES_MAX = 1024 * 1024
 _PART = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<body>[^{}]*)\}|(?P<open>\$\{)")
-_WAYS = "write ${env:NAME} or ${file:PATH}, or $${ for a plain ${"
+_WAYS = "write ${env:NAME}, or $${ for a plain ${"
 
 
 @dataclass(slots=True)
@@ -37,10 +34,6 @@ class Document:
     key_places: dict[KeyPath, Place] = field(default_factory=dict)
     value_places: dict[KeyPath, Place] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-
-    def has(self, *key: str | int) -> bool:
-        """Whether the file has this key, also with a faulty value."""
-        return tuple(key) in self.value_places
 
     def value(self, key: KeyPath) -> Any:
         """The value of a key; None if the file states none that can be read."""
@@ -81,7 +74,7 @@ for _name, _pattern, _first in (
     _Loader.add_implicit_resolver(f"{_TAG}{_name}", re.compile(f"^(?:{_pattern})$"), _first)
 
 
-def read_document(text: str, env: Mapping[str, str], folder: Path) -> Document:
+def read_document(text: str, env: Mapping[str, str]) -> Document:
     """Read one YAML document; raises `InvalidValueError` with its place if it is not one mapping in valid YAML."""
     root = _composed(text)
     if root is None:
@@ -89,7 +82,7 @@ def read_document(text: str, env: Mapping[str, str], folder: Path) -> Document:
     if not isinstance(root, MappingNode):
         raise InvalidValueError("a job file is a mapping of keys such as job, log and table", place=_place(root))
     document = Document()
-    document.values = _Converter(document, env, folder).mapping(root, ())
+    document.values = _Converter(document, env).mapping(root, ())
     return document
 
 
@@ -132,7 +125,6 @@ class _Converter:
 
     document: Document
     env: Mapping[str, str]
-    folder: Path
     nodes_left: int = NODES_MAX
 
     def mapping(self, node: MappingNode, at: KeyPath) -> dict[str, Value]:
@@ -207,7 +199,7 @@ class _Converter:
         return number
 
     def _text(self, text: str, at: KeyPath) -> str | None:
-        filled, faults = resolve(text, self.env, self.folder)
+        filled, faults = resolve(text, self.env)
         for fault in faults:
             self._note(at, fault.message, fault.hint)
         return None if faults else filled
@@ -219,7 +211,7 @@ class _Converter:
 # references
 
 
-def resolve(text: str, env: Mapping[str, str], folder: Path) -> tuple[str, list[InvalidValueError]]:
+def resolve(text: str, env: Mapping[str, str]) -> tuple[str, list[InvalidValueError]]:
     """Fill in the references of a text: a `Secret` where there was one, and a fault for each that is missing."""
     faults: list[InvalidValueError] = []
     referred = False
@@ -230,7 +222,7 @@ def resolve(text: str, env: Mapping[str, str], folder: Path) -> tuple[str, list[
             return "${"
         referred = True
         try:
-            return _value(part["body"], env, folder)
+            return _value(part["body"], env)
         except InvalidValueError as fault:
             faults.append(fault)
             return ""
@@ -239,25 +231,12 @@ def resolve(text: str, env: Mapping[str, str], folder: Path) -> tuple[str, list[
     return (Secret(filled) if referred else filled), faults
 
 
-def _value(body: str | None, env: Mapping[str, str], folder: Path) -> str:
+def _value(body: str | None, env: Mapping[str, str]) -> str:
     if body is None:
         raise InvalidValueError("a reference begins with ${ and is not closed", _WAYS)
     kind, _, name = (part.strip() for part in body.partition(":"))
-    if kind not in ("env", "file") or not name:
+    if kind != "env" or not name:
         raise InvalidValueError(f"invalid reference ${{{body}}}", _WAYS)
-    if kind == "file":
-        return _file_text(name, folder)
     if name not in env:
         raise InvalidValueError(f"environment variable {name} is not set", f"set {name} before the job starts")
     return env[name]
-
-
-def _file_text(name: str, folder: Path) -> str:
-    try:
-        content = read_bounded(folder / name, REFERENCE_FILE_BYTES_MAX)
-        return content.decode("utf-8").rstrip("\r\n")
-    except UnicodeDecodeError:
-        # The error would quote the content: it must not be chained.
-        raise InvalidValueError(f"file {name} is not UTF-8") from None
-    except InvalidValueError as refusal:
-        raise InvalidValueError(f"file {name} {refusal.message}") from None

@@ -11,7 +11,7 @@ from penstock.errors import UserError, did_you_mean
 
 
 class Secret(str):
-    """A text that came from a `${env:}` or `${file:}` reference: usable as a string, never printed."""
+    """A text that came from a `${env:}` reference: usable as a string, never printed."""
 
     __slots__ = ()
 

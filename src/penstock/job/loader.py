@@ -26,7 +26,7 @@ from penstock.job.faults import (
 from penstock.job.reader import SpecReader, known_keys
 from penstock.job.sections import AnyKindSection, AnyLogSection, Kinds, KindSection, Logs
 from penstock.job.spark import check_spark
-from penstock.job.spec import ClaimsSpec, JobSpec, NewColumnPolicy
+from penstock.job.spec import ClaimsSpec, JobSpec
 from penstock.job.texts import read_bounded
 from penstock.job.values import LOST
 
@@ -114,10 +114,10 @@ def _policies(job: JobSpec, reader: SpecReader) -> Any:
     """A projection states the columns, so a new field of the source is not one of them."""
     if not reader.has("sql", "select"):
         return job.on
-    if reader.states("on", "new_column") and job.on.new_column is NewColumnPolicy.ADD:
+    if reader.states("on", "new_column") and job.on.new_column == "add":
         message, hint = "add contradicts sql.select, which states the columns", "remove it, or remove sql.select"
         reader.note(("on", "new_column"), message, hint)
-    return job.on if reader.has("on", "new_column") else replace(job.on, new_column=NewColumnPolicy.IGNORE)
+    return job.on if reader.has("on", "new_column") else replace(job.on, new_column="ignore")
 
 
 # files
@@ -173,7 +173,7 @@ def check_jobs(
 def _checked(path: Path, kinds: Kinds, logs: Logs, env: Mapping[str, str]) -> CheckedFile:
     folder = path.absolute().parent
     try:
-        document = read_document(_read_text(path), env, folder)
+        document = read_document(_read_text(path), env)
     except InvalidValueError as refusal:
         line, column = (refusal.place.line, refusal.place.column) if refusal.place else (None, None)
         return CheckedFile(path, None, (Fault(str(path), line, column, "", refusal.message),))

@@ -103,11 +103,7 @@ def garmadon_schema(descriptors: bytes, header: MessageName, body: MessageName) 
 
 def is_heap(body: Descriptor) -> bool:
     """Whether a body is a JVM's statistics; its rows hold the section `heap`."""
-    section = _repeated_message(body, "section")
-    settings = _repeated_message(section, "property") if section else None
-    texts = [section and section.fields_by_name.get("name")]
-    texts += [settings and settings.fields_by_name.get(name) for name in ("name", "value")]
-    return body.name == "JVMStatisticsData" and all(text and text.type == FieldDescriptor.TYPE_STRING for text in texts)
+    return body.name == "JVMStatisticsData" and "section" in body.fields_by_name
 
 
 def is_file_system(body: Descriptor) -> bool:
@@ -172,11 +168,6 @@ def _add(pool: DescriptorPool, name: str, files: Mapping[str, FileDescriptorProt
         pool.Add(files[name])
     except TypeError as error:
         raise UserError(f"the file {name} of the descriptor set cannot be used", detail=str(error)) from None
-
-
-def _repeated_message(owner: Descriptor, name: str) -> Descriptor | None:
-    field = owner.fields_by_name.get(name)
-    return field.message_type if field is not None and field.is_repeated else None
 
 
 def _fields(message: Descriptor, path: tuple[str, ...]) -> list[pa.Field]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -46,7 +45,7 @@ class SpecReader:
 
     def has(self, *key: str | int) -> bool:
         """Whether the file has this key, also with a faulty value."""
-        return self.document.has(*key)
+        return key in self.document.value_places
 
     def states(self, *key: str | int) -> bool:
         """Whether the file has this key and its value could be read."""
@@ -174,8 +173,8 @@ def keys_of(spec: Any) -> tuple[FileKey, ...]:
 
 def _keys(item: Any, hint: Any) -> Iterator[FileKey]:
     notes = list(_types_and_annotations(hint))
-    # Literals and enums need no annotation.
-    reads = [one_of(note) for note in notes if _is_closed_set(note)]
+    # Literals need no annotation.
+    reads = [one_of(note) for note in notes if get_origin(note) is Literal]
     reads += [note for note in notes if isinstance(note, Parsed | Read) or note in (Part.SECTION, Part.INLINE)]
     if not reads:
         return
@@ -185,10 +184,6 @@ def _keys(item: Any, hint: Any) -> Iterator[FileKey]:
     required = needed and not any(isinstance(note, Otherwise) for note in notes)
     spec = next((note for note in notes if isinstance(note, type) and is_dataclass(note)), None)
     yield FileKey(item.name, name, reads[-1], spec, Part.TOP in notes, required, otherwise)
-
-
-def _is_closed_set(kind: Any) -> bool:
-    return get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, StrEnum))
 
 
 def _types_and_annotations(hint: Any) -> Iterator[Any]:

@@ -8,8 +8,8 @@ shows which keys could be read.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
 from penstock.job.faults import KeyPath, shown
@@ -45,18 +45,17 @@ class KindSection(Generic[TableT]):
         raise NotImplementedError
 
 
+@dataclass(frozen=True, slots=True)
 class LogSection(Generic[LogT]):
     """What a job file may state about one log."""
 
     name: str
     """The key under `log`."""
     spec: type[LogT]
+    complete: Callable[[LogT, JobSpec, SpecReader], LogT]
+    """Checks the section, and adds what follows from the rest of the job."""
     shared: bool = False
     """Whether the processes of a job can share its partitions: a group that is named turns that on."""
-
-    def complete(self, log: LogT, job: JobSpec, reader: SpecReader) -> LogT:
-        """Check the section, and add what follows from the rest of the job."""
-        raise NotImplementedError
 
 
 AnyKindSection = KindSection[Any]
@@ -83,8 +82,9 @@ def complete_topics(log: Any, at: KeyPath, reader: SpecReader) -> Any:
 
 def _start(log: Any, at: KeyPath, log_at: KeyPath, reader: SpecReader) -> StartAt | Mapping[str, Mapping[int, int]]:
     """Where to start; offsets under the name of the one topic."""
-    if isinstance(log.start, str):
-        return StartAt(log.start)
+    if not isinstance(log.start, dict):
+        start: StartAt = log.start
+        return start
     if not log.start:
         reader.note(at, "names no partition", "write earliest, latest or {0: 1500}")
     if reader.has(*log_at, "topic_pattern") or len(log.topics) > 1:
@@ -96,9 +96,3 @@ def _start(log: Any, at: KeyPath, log_at: KeyPath, reader: SpecReader) -> StartA
         elif reader.parsed(count, offset, (*at, partition)) is not LOST:
             offsets[int(partition)] = count(offset)
     return dict.fromkeys(log.topics[:1], offsets)
-
-
-def reads_topic(log: Any, topic: str) -> bool:
-    """Whether a topic is among those of the log."""
-    matches = log.topic_pattern is not None and re.fullmatch(log.topic_pattern, topic) is not None
-    return matches or topic in log.topics

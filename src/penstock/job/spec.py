@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ClassVar, Generic, Literal, Protocol, TypeAlias, cast
 
@@ -24,9 +23,7 @@ from penstock.job.values import (
     Count,
     Date,
     Duration,
-    FilePath,
     Flag,
-    Hidden,
     Key,
     Parsed,
     Part,
@@ -54,8 +51,6 @@ DAY_FOLDER = "day"
 HEARTBEAT_SECONDS_MIN = 0.5
 """A shorter heartbeat interval cannot be kept over a network."""
 
-SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 DecodeFormat: TypeAlias = Literal["json", "raw", "protobuf", "garmadon", "telegraf", "influx"]
 POINT_FORMATS: tuple[DecodeFormat, ...] = ("telegraf", "influx")
 """Those whose records are points of series; records of the others are rows."""
@@ -66,69 +61,19 @@ RouteWay: TypeAlias = Literal["field", "header", "key", "envelope"]
 PlaceColumns: TypeAlias = Literal["columns", "none"]
 """Whether rows have columns for topic, partition and offset of their record."""
 ClaimsMode: TypeAlias = Literal["static", "group"]
+StartAt: TypeAlias = Literal["earliest", "latest"]
+GapPolicy: TypeAlias = Literal["fail", "record"]
+RecreatedPolicy: TypeAlias = Literal["fail", "restart"]
+BadRecordPolicy: TypeAlias = Literal["quarantine", "fail"]
+TombstonePolicy: TypeAlias = Literal["filter", "row", "quarantine"]
+NewColumnPolicy: TypeAlias = Literal["add", "quarantine", "fail", "ignore"]
+SmallFilesPolicy: TypeAlias = Literal["compact", "keep"]
+"""Whether the job merges them itself, or only `penstock compact` does."""
+Payload: TypeAlias = Literal["plain", "gzip"]
+"""How the bytes of a record are wrapped before the decoder sees them."""
+UnknownTypePolicy: TypeAlias = Literal["quarantine", "drop"]
 Message: TypeAlias = Annotated[MessageName, Parsed(texts.message_name)]
 TablePath: TypeAlias = Annotated[str, Read(texts.read_table_path)]
-
-
-class StartAt(StrEnum):
-    EARLIEST = "earliest"
-    LATEST = "latest"
-
-
-class GapPolicy(StrEnum):
-    FAIL = "fail"
-    RECORD = "record"
-
-
-class RecreatedPolicy(StrEnum):
-    FAIL = "fail"
-    RESTART = "restart"
-
-
-class BadRecordPolicy(StrEnum):
-    QUARANTINE = "quarantine"
-    FAIL = "fail"
-
-
-class TombstonePolicy(StrEnum):
-    FILTER = "filter"
-    ROW = "row"
-    QUARANTINE = "quarantine"
-
-
-class NewColumnPolicy(StrEnum):
-    ADD = "add"
-    QUARANTINE = "quarantine"
-    FAIL = "fail"
-    IGNORE = "ignore"
-
-
-class SmallFilesPolicy(StrEnum):
-    COMPACT = "compact"
-    """The job merges them itself."""
-    KEEP = "keep"
-    """Until `penstock compact`."""
-
-
-class Payload(StrEnum):
-    """How the bytes of a record are wrapped before the decoder sees them."""
-
-    PLAIN = "plain"
-    GZIP = "gzip"
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaSecurity:
-    """Librdkafka property names and values for authentication and encryption."""
-
-    protocol: SecurityProtocol = "PLAINTEXT"
-    sasl_mechanism: SaslMechanism | None = None
-    sasl_username: Text | None = None
-    sasl_password: Hidden | None = None
-    ssl_ca_path: FilePath | None = None
-    ssl_certificate_path: FilePath | None = None
-    ssl_key_path: FilePath | None = None
-    ssl_key_password: Hidden | None = None
 
 
 def _start(value: object) -> object:
@@ -171,12 +116,11 @@ class KafkaLogSpec:
     bootstrap: Annotated[str, Parsed(texts.servers)]
     topics: Texts = ()
     topic_pattern: Pattern | None = None
-    start: StartOffsets = StartAt.EARLIEST
+    start: StartOffsets = "earliest"
     group: Group = ""
     transactional: Flag = False
-    security: Annotated[KafkaSecurity, Part.SECTION] = field(default_factory=KafkaSecurity)
     client_settings: Annotated[Settings, Key("client")] = field(default_factory=dict)
-    """Any setting of librdkafka but those that the job file or Penstock decides."""
+    """Any setting of librdkafka but those that Penstock decides; authentication and encryption are among them."""
 
 
 _TOPIC = matching("[A-Za-z0-9._-]{1,230}", "invalid topic name {}", "A-Z a-z 0-9 . _ -")
@@ -212,7 +156,7 @@ class ClaimsSpec:
 class Wrapping:
     """What the payload of a record is wrapped in, and how large it may be without."""
 
-    payload: Payload = Payload.PLAIN
+    payload: Payload = "plain"
     bytes_max: int = 64 * 1024 * 1024
 
 
@@ -239,7 +183,7 @@ class PointsSpec:
 class DecodeSpec:
     SHORT: ClassVar[str] = "format"
     format: DecodeFormat
-    payload: Payload = Payload.PLAIN
+    payload: Payload = "plain"
     descriptors: Annotated[bytes, Read(texts.read_descriptors)] = b""
     """The serialised descriptor set of `protobuf` and `garmadon`."""
     message: Message | None = None
@@ -285,11 +229,6 @@ class TableSpec:
         return (self.path,)
 
 
-class UnknownTypePolicy(StrEnum):
-    QUARANTINE = "quarantine"
-    DROP = "drop"
-
-
 @dataclass(frozen=True, slots=True)
 class RouteSpec:
     """Which type a record is of: a field of its JSON, a header, its key, or the marker of its envelope."""
@@ -297,7 +236,7 @@ class RouteSpec:
     by: Annotated[RouteWay, Parsed(texts.route_way)]
     path: Annotated[tuple[str, ...], Key("by"), Parsed(texts.route_path)] = field(default=(), repr=False)
     """Of a field; of a header its one name."""
-    unknown: UnknownTypePolicy = UnknownTypePolicy.QUARANTINE
+    unknown: UnknownTypePolicy = "quarantine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,14 +266,14 @@ class FlushPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    bad_record: BadRecordPolicy = BadRecordPolicy.QUARANTINE
-    gap: GapPolicy = GapPolicy.FAIL
-    recreated: RecreatedPolicy = RecreatedPolicy.FAIL
-    tombstone: TombstonePolicy = TombstonePolicy.FILTER
-    new_column: NewColumnPolicy = NewColumnPolicy.ADD
+    bad_record: BadRecordPolicy = "quarantine"
+    gap: GapPolicy = "fail"
+    recreated: RecreatedPolicy = "fail"
+    tombstone: TombstonePolicy = "filter"
+    new_column: NewColumnPolicy = "add"
     bad_share: Share = 0.1
     """The share of a batch that may go to quarantine; with more the job stops before the commit. 1: never."""
-    small_files: SmallFilesPolicy = SmallFilesPolicy.COMPACT
+    small_files: SmallFilesPolicy = "compact"
 
 
 _PAYLOAD = within(size, "more than 1GiB: an Arrow array could not hold two such records", most=1024**3)

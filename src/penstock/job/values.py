@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_args
 
 from penstock.job.faults import InvalidValueError, KeyPath, Secret, kind_of, nearest, shown
@@ -82,10 +82,6 @@ LOST = Lost()
 # quantities
 
 
-class QuantityError(InvalidValueError):
-    """The text is not a duration or a size."""
-
-
 def parse_duration(value: str) -> float:
     """Seconds of a text such as `500ms`, `60s`, `5m`, `1h` or `2d`."""
     number, unit = _amount(value, DURATION_UNITS, "duration", "write a number and one of ms, s, m, h, d, as in 60s")
@@ -103,7 +99,7 @@ def _amount(value: str, units: Mapping[str, UnitT], what: str, hint: str) -> tup
     """The number as it is written, and its unit."""
     match = _QUANTITY.fullmatch(value.strip())
     if match is None or match[2] not in units:
-        raise QuantityError(f"{shown(value)} is not a {what}", hint)
+        raise InvalidValueError(f"{shown(value)} is not a {what}", hint)
     return match[1], units[match[2]]
 
 
@@ -216,17 +212,15 @@ def matching(pattern: str, fault: str, hint: str = "") -> Parsed:
 
 
 def one_of(choices: Any) -> Parsed:
-    """One value of an enumeration or a `Literal`, with the closest match as the hint."""
-    is_enum = isinstance(choices, type) and issubclass(choices, StrEnum)
-    names: tuple[str, ...] = tuple(choice.value for choice in choices) if is_enum else get_args(choices)
-    convert: Callable[[str], str] = choices if is_enum else str
+    """One value of a `Literal`, with the closest match as the hint."""
+    names: tuple[str, ...] = get_args(choices)
 
     def choose(value: object) -> str:
         if not isinstance(value, str):
             raise InvalidValueError(f"expected one of {', '.join(names)}, found {kind_of(value)}")
         if value not in names:
             raise InvalidValueError(f"{shown(value)} is not one of {', '.join(names)}", nearest(value, names))
-        return convert(value)
+        return str(value)
 
     return Parsed(choose)
 
@@ -266,12 +260,6 @@ def _settings(value: object, at: KeyPath, reader: SpecReader) -> object:
     return {name: Secret(item) if _SECRET_NAME.search(name) else item for name, item in result.items()}
 
 
-def _file_path(value: object, at: KeyPath, reader: SpecReader) -> object:
-    """A path, a relative one taken from the job file's folder."""
-    result = reader.parsed(text, value, at)
-    return str(reader.folder / result) if isinstance(result, str) else result
-
-
 def sections_by_name(spec: Any) -> Read:
     """A mapping of names to sections, each with its name as the field `name`."""
 
@@ -292,7 +280,6 @@ def sections(spec: Any) -> Read:
 
 
 Text: TypeAlias = Annotated[str, Parsed(text)]
-Hidden: TypeAlias = Annotated[Secret, Parsed(lambda value: Secret(text(value)))]
 Flag: TypeAlias = Annotated[bool, Parsed(flag)]
 Count: TypeAlias = Annotated[int, Parsed(count)]
 Positive: TypeAlias = Annotated[int, Parsed(positive)]
@@ -303,4 +290,3 @@ Date: TypeAlias = Annotated[date, Parsed(day)]
 Pattern: TypeAlias = Annotated[str, Parsed(lambda value: regular_expression(text(value)))]
 Texts: TypeAlias = Annotated[tuple[str, ...], items(text)]
 Settings: TypeAlias = Annotated[Mapping[str, str], Read(_settings)]
-FilePath: TypeAlias = Annotated[str, Read(_file_path)]

@@ -197,9 +197,9 @@ class Log(Protocol):
 def start_offset(start: StartAt | Mapping[str, Mapping[int, int]], partition: Partition, bounds: Bounds) -> int:
     """Resolve a job's `start` for one partition; one that explicit offsets leave out begins at its beginning."""
     match start:
-        case StartAt.EARLIEST:
+        case "earliest":
             return bounds.first
-        case StartAt.LATEST:
+        case "latest":
             return bounds.end
     offset = start.get(partition.topic, {}).get(partition.number)
     if offset is None:

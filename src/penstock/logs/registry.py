@@ -8,13 +8,13 @@ from typing import Any
 from penstock.job.sections import AnyLogSection
 from penstock.job.spec import JobSpec, KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.kafka.section import KafkaLogSection
+from penstock.logs.kafka.section import KAFKA
 from penstock.logs.log import Log
-from penstock.logs.wal.log import WalLog, WalLogSection, WalLogSpec
+from penstock.logs.wal.log import WAL, WalLog, WalLogSpec
 
 OpenLog = Callable[[JobSpec], Log]
 
-SECTIONS: tuple[AnyLogSection, ...] = (KafkaLogSection(), WalLogSection())
+SECTIONS: tuple[AnyLogSection, ...] = (KAFKA, WAL)
 """What a job file may state under `log:`."""
 LOGS: dict[type, Callable[[Any], Log]] = {KafkaLogSpec: KafkaLog, WalLogSpec: WalLog}
 """How the log of a job file's `log:` section is opened, by the class of its spec."""

@@ -15,7 +15,7 @@ from penstock.job.spec import LogSpec
 from penstock.logs.kafka.admin import QuietLog, logger
 from penstock.logs.kafka.faults import KafkaFault, error_of, fault_of
 from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.kafka.security import librdkafka_settings
+from penstock.logs.kafka.settings import librdkafka_settings
 from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition, decode_position, encode_position
 from penstock.publish.positions_topic import open_positions_topic, read_position
 from penstock.publish.spec import PublishSpec

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
 from penstock.errors import UserError
 from penstock.job.faults import KeyPath
 from penstock.job.reader import SpecReader
-from penstock.job.sections import reads_topic
-from penstock.job.spec import JobSpec, KafkaLogSpec, KafkaSecurity, LogSpec
+from penstock.job.spec import JobSpec, KafkaLogSpec, LogSpec
 from penstock.job.texts import TOPIC_NAME, servers
-from penstock.job.values import Parsed, Part, positive, within
-from penstock.logs.kafka.section import KafkaLogSection, check_security
+from penstock.job.values import Key, Parsed, Settings, positive, within
+from penstock.logs.kafka.section import check_client
 
 PublishFormat: TypeAlias = Literal["opentsdb", "json"]
 Topic: TypeAlias = Annotated[str, TOPIC_NAME]
@@ -29,7 +29,7 @@ class PublishSpec:
     format: PublishFormat = "opentsdb"
     bootstrap: Annotated[str | None, Parsed(servers)] = None
     """None: the cluster of the log."""
-    security: Annotated[KafkaSecurity | None, Part.SECTION] = None
+    client_settings: Annotated[Settings | None, Key("client")] = None
     """None: those of the log in the same cluster, none in another."""
     positions_topic: Topic = DEFAULT_POSITIONS_TOPIC
     buckets: Annotated[int, within(positive, "more than 256: each has a producer of its own", most=256)] = 8
@@ -39,12 +39,12 @@ class PublishSpec:
         """Connection settings of the topic. Credentials of the log's cluster are never sent to another one."""
         topics = (self.topic, self.positions_topic)
         if self.bootstrap is not None:
-            return KafkaLogSpec(self.bootstrap, topics, security=self.security or KafkaSecurity())
+            return KafkaLogSpec(self.bootstrap, topics, client_settings=self.client_settings or {})
         if not isinstance(log, KafkaLogSpec):
             raise UserError("the job does not read Kafka, and publish states no bootstrap")
-        settings = {name: value for name, value in log.client_settings.items() if name not in READER_SETTINGS}
-        security = self.security or log.security
-        return KafkaLogSpec(log.bootstrap, topics, group=log.group, security=security, client_settings=settings)
+        settings = log.client_settings if self.client_settings is None else self.client_settings
+        of_producers = {name: value for name, value in settings.items() if name not in READER_SETTINGS}
+        return KafkaLogSpec(log.bootstrap, topics, group=log.group, client_settings=of_producers)
 
     def reading(self, log: LogSpec) -> KafkaLogSpec:
         """Connection settings for readers of the topic."""
@@ -55,10 +55,11 @@ def check_publish(publish: PublishSpec, job: JobSpec, at: KeyPath, reader: SpecR
     """Report faults of the section under this key path, and a job that would read the topic that it publishes to."""
     if publish.topic and publish.topic == publish.positions_topic:
         reader.note((*at, "topic"), "is the topic of the positions: readers would see them among the records")
-    if reader.has("log") and not reader.has("log", KafkaLogSection.name) and not reader.has(*at, "bootstrap"):
+    if reader.has("log") and not reader.has("log", "kafka") and not reader.has(*at, "bootstrap"):
         reader.note((*at, "bootstrap"), "required key is missing: the job does not read Kafka", "as in kafka-1:9092")
-    check_security(publish.security, (*at, "security"), reader)
+    check_client(publish.client_settings or {}, (*at, "client"), reader)
     log = job.log
     same_cluster = isinstance(log, KafkaLogSpec) and publish.bootstrap in (None, log.bootstrap)
-    if publish.topic and same_cluster and reads_topic(log, publish.topic):
+    matches = log.topic_pattern is not None and re.fullmatch(log.topic_pattern, publish.topic or "")
+    if publish.topic and same_cluster and (matches or publish.topic in log.topics):
         reader.note((*at, "topic"), "is a topic that the job reads: it would read what it publishes")

@@ -16,7 +16,7 @@ from penstock.errors import UserError
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import StagedName
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import is_position_of, position_key, quarantine_key, replay_key
 from penstock.lake.delta.provenance import CommitSlice, Provenance
 from penstock.lake.delta.schema import TablePlace
@@ -67,7 +67,7 @@ def open_quarantine(job: JobSpec, url: str, environment: Environment | None = No
 
 def create_quarantine(job: JobSpec, url: str, environment: Environment) -> DeltaLog:
     place = TablePlace(path=url, storage_options=job.table.storage_options)
-    return open_or_create(place, job.name, QUARANTINE_SCHEMA, NewColumnPolicy.ADD, environment)
+    return open_or_create(place, job.name, QUARANTINE_SCHEMA, "add", environment)
 
 
 def keys_behind(quarantine: DeltaLog | None, numbers: Mapping[str, int]) -> list[str]:

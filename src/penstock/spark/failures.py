@@ -22,7 +22,7 @@ _CLUSTER_FAILURES = (
     (
         re.compile(r"^(?:[\w.]*\.)?KafkaException: .*", re.MULTILINE),
         "Kafka's client failed in a Spark task",
-        "are the files of log.kafka.security on every executor, and every broker reachable from there?",
+        "are the files of log.kafka.client on every executor, and every broker reachable from there?",
     ),
     (
         re.compile(r"ExecutorLostFailure.*|Executor heartbeat timed out.*"),

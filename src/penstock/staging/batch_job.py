@@ -15,7 +15,7 @@ from penstock.flow.compile import NoRecords, RecordFrame
 from penstock.flow.stage import TaskFlow
 from penstock.flow.write.manifest import Counts, PartitionKey, Reason
 from penstock.flow.write.report import TaskReport
-from penstock.job.spec import BadRecordPolicy, JobSpec, NewColumnPolicy, Policies
+from penstock.job.spec import JobSpec, Policies
 from penstock.logs.log import Batch, Log, Slice, Source
 from penstock.spark.failures import BatchFailedError, spark_errors
 from penstock.staging.bad_share import BadShareError
@@ -61,7 +61,7 @@ class ReadChecks:
 
     def refuse_bad_record(self, first_error: str) -> None:
         """Stop at a bad record if `on.bad_record` is `fail`."""
-        if first_error and self._job.on.bad_record is BadRecordPolicy.FAIL:
+        if first_error and self._job.on.bad_record == "fail":
             raise UserError(
                 f"a record cannot be written: {first_error}", hint="fix the schema, or set `on.bad_record: quarantine`"
             )
@@ -184,7 +184,7 @@ class BatchJob(Generic[F]):
 
 def stopping_nothing(on: Policies) -> Policies:
     """The policies of a replay: a record that would stop the job stays in quarantine instead."""
-    return replace(on, new_column=NewColumnPolicy.QUARANTINE) if on.new_column is NewColumnPolicy.FAIL else on
+    return replace(on, new_column="quarantine") if on.new_column == "fail" else on
 
 
 def _without(flow: F, poison: Poison) -> F:

@@ -15,9 +15,8 @@ from confluent_kafka.admin import (
 )
 
 from penstock.errors import UserError
-from penstock.job.spec import KafkaSecurity, Secret
 from tests.support.claimants import Crew, hits_up_to
-from tests.support.guarded import Guarded, guarded_cluster
+from tests.support.guarded import Guarded, guarded_cluster, sasl_settings
 from tests.support.waiting import wait_until
 
 SECONDS_MAX = 120
@@ -45,7 +44,7 @@ def crew(guarded: Guarded) -> Iterator[Crew]:
 
 
 def acting_as(crew: Crew, user: str) -> Crew:
-    crew.security = KafkaSecurity("SASL_PLAINTEXT", "PLAIN", user, Secret(f"{user}-secret"))
+    crew.client_settings = sasl_settings(user, f"{user}-secret")
     return crew
 
 
@@ -109,7 +108,7 @@ def test_without_permission_to_create_the_topic_the_error_shows_the_command(guar
 
 
 def test_a_wrong_password_is_reported_at_once(guarded: Guarded, crew: Crew) -> None:
-    crew.security = KafkaSecurity("SASL_PLAINTEXT", "PLAIN", "owner", Secret("guess-7"))
+    crew.client_settings = sasl_settings("owner", "guess-7")
     fault = refusal(crew)
     assert "credentials" in fault.primary
     assert "guess-7" not in str(fault)

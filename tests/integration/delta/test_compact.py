@@ -20,7 +20,6 @@ from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.names import parse_compacted_name
-from penstock.job.spec import NewColumnPolicy
 from penstock.lake.delta.compact import (
     VERSIONS_TO_LAND_MAX,
     commit_merged,
@@ -142,7 +141,7 @@ TYPED = pa.schema(
 
 def test_partition_columns_of_every_kind_and_nested_values_are_kept(tmp_path: Path) -> None:
     spec = TablePlace(path=str(tmp_path / "typed"), partition_by=("at", "price", "ratio", "yes"))
-    table = open_or_create(spec, JOB, TYPED, NewColumnPolicy.ADD)
+    table = open_or_create(spec, JOB, TYPED, "add")
     keys = [
         (datetime(2024, 2, 29, 1, 2, 3, 4, tzinfo=UTC), Decimal("1.50"), 0.1, True),
         (None, None, None, None),

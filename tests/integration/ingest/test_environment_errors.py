@@ -17,7 +17,7 @@ from penstock.embedded.kafka import new_broker
 from penstock.engine.loop import Loop, Retries
 from penstock.engine.round import Rounds, open_rounds
 from penstock.errors import TransientError, UserError
-from penstock.job.spec import KafkaSecurity, kafka_of
+from penstock.job.spec import kafka_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.staging.isolate import UnhealthyTasksError
 from penstock.tables.registry import load_job
@@ -188,8 +188,8 @@ def test_a_certificate_missing_on_an_executor_is_a_cluster_error(pipe: Pipe, top
     produce(name, ids(range(50)))
     pipe.describe(name)
     with pipe.opened() as pipeline:
-        security = KafkaSecurity(protocol="SSL", ssl_ca_path="/nowhere/ca.pem")
-        pipeline.log.spec = replace(kafka_of(pipe.job), security=security)  # type: ignore[attr-defined]
+        settings = {"security.protocol": "SSL", "ssl.ca.location": "/nowhere/ca.pem"}
+        pipeline.log.spec = replace(kafka_of(pipe.job), client_settings=settings)  # type: ignore[attr-defined]
         with pytest.raises(TransientError) as raised:
             pipeline.round(flush_now=True)
     assert raised.value.primary == "Kafka's client failed in a Spark task"

@@ -33,7 +33,7 @@ def open_log(bootstrap: str) -> Iterator[OpenLog]:
     def make(
         *topics: str,
         pattern: str | None = None,
-        start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST,
+        start: StartAt | Mapping[str, Mapping[int, int]] = "earliest",
     ) -> KafkaLog:
         opened.append(KafkaLog(KafkaLogSpec(bootstrap, topics, pattern, start)))
         return opened[-1]
@@ -193,8 +193,8 @@ def test_start_is_resolved_against_what_the_log_holds(
     produce(name, ["e"], partition=1)
     delete_records(bootstrap, name, 2)
     starts = {
-        "earliest": StartAt.EARLIEST,
-        "latest": StartAt.LATEST,
+        "earliest": "earliest",
+        "latest": "latest",
         "explicit": {name: {0: 3}},
         "before": {name: {0: 1}},
         "beyond": {name: {0: 5}},

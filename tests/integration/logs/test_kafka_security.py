@@ -1,10 +1,10 @@
-"""One security section opens a guarded cluster to the process and to its tasks, and a refusal is a user error."""
+"""The settings of a user open a guarded cluster to the process and to its tasks, and a refusal is a user error."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 )
 
 from penstock.errors import UserError
-from penstock.job.spec import KafkaLogSpec, KafkaSecurity, Secret
+from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.mirror import mirror
@@ -33,16 +33,16 @@ from penstock.logs.log import Partition, Slice
 from penstock.publish.kafka import KafkaOutput
 from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition
 from penstock.publish.spec import PublishSpec
-from tests.support.guarded import Guarded, guarded_cluster
+from tests.support.guarded import Guarded, guarded_cluster, sasl_settings
 from tests.support.kafka import Produce, Topics
 from tests.support.published import read_topic, some
 
 SECONDS_MAX = 120
 AWKWARD = "a\"b\\c;d'e =f"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-ANN = KafkaSecurity("SASL_PLAINTEXT", "PLAIN", "ann", Secret(AWKWARD))
-BOB = KafkaSecurity("SASL_PLAINTEXT", "PLAIN", "bob", Secret("bob-secret"))
-ANN_BY_SCRAM = KafkaSecurity("SASL_PLAINTEXT", "SCRAM-SHA-512", "ann", Secret(AWKWARD))
+ANN = sasl_settings("ann", AWKWARD)
+BOB = sasl_settings("bob", "bob-secret")
+ANN_BY_SCRAM = sasl_settings("ann", AWKWARD, "SCRAM-SHA-512")
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +77,11 @@ def orders(guarded: Guarded, admin: AdminClient) -> str:
 
 
 @pytest.fixture
-def open_log(guarded: Guarded, orders: str) -> Iterator[Callable[[KafkaSecurity], KafkaLog]]:
+def open_log(guarded: Guarded, orders: str) -> Iterator[Callable[[Mapping[str, str]], KafkaLog]]:
     opened: list[KafkaLog] = []
 
-    def make(security: KafkaSecurity) -> KafkaLog:
-        opened.append(KafkaLog(spec_of(guarded, orders, security)))
+    def make(settings: Mapping[str, str]) -> KafkaLog:
+        opened.append(KafkaLog(spec_of(guarded, orders, settings)))
         return opened[-1]
 
     yield make
@@ -89,8 +89,8 @@ def open_log(guarded: Guarded, orders: str) -> Iterator[Callable[[KafkaSecurity]
         log.close()
 
 
-def spec_of(cluster: Guarded, topic: str, security: KafkaSecurity) -> KafkaLogSpec:
-    return KafkaLogSpec(cluster.sasl_bootstrap, topics=(topic,), group="shop", security=security)
+def spec_of(cluster: Guarded, topic: str, settings: Mapping[str, str]) -> KafkaLogSpec:
+    return KafkaLogSpec(cluster.sasl_bootstrap, topics=(topic,), group="shop", client_settings=settings)
 
 
 def allow(admin: AdminClient, user: str, kind: ResourceType, name: str, operation: AclOperation) -> None:
@@ -110,22 +110,21 @@ def read(spec: KafkaLogSpec, partition: Partition) -> list[bytes]:
     return [value for batch in reader([pa.record_batch({"id": [0]})]) for value in batch.column("value").to_pylist()]
 
 
-@pytest.mark.parametrize("security", [ANN, ANN_BY_SCRAM], ids=["plain", "scram"])
+@pytest.mark.parametrize("settings", [ANN, ANN_BY_SCRAM], ids=["plain", "scram"])
 def test_an_awkward_password_opens_the_cluster_to_the_process_and_to_its_tasks(
-    security: KafkaSecurity, open_log: Callable[[KafkaSecurity], KafkaLog], guarded: Guarded, orders: str
+    settings: Mapping[str, str], open_log: Callable[[Mapping[str, str]], KafkaLog], guarded: Guarded, orders: str
 ) -> None:
-    log = open_log(security)
+    log = open_log(settings)
     [partition] = log.partitions()
     assert [(bound.first, bound.end) for bound in log.bounds([partition]).values()] == [(0, 3)]
-    assert read(spec_of(guarded, orders, security), partition) == [b"a", b"b", b"c"]
+    assert read(spec_of(guarded, orders, settings), partition) == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "SCRAM-SHA-256"])
 def test_a_wrong_password_or_mechanism_is_a_user_error_within_seconds(
-    mechanism: str, open_log: Callable[[KafkaSecurity], KafkaLog]
+    mechanism: str, open_log: Callable[[Mapping[str, str]], KafkaLog]
 ) -> None:
-    security = KafkaSecurity("SASL_PLAINTEXT", mechanism, "ann", Secret("guess-7"))  # type: ignore[arg-type]
-    log = open_log(security)
+    log = open_log(sasl_settings("ann", "guess-7", mechanism))
     began_at = time.monotonic()
     for _ in range(2):
         with pytest.raises(UserError) as raised:
@@ -134,7 +133,7 @@ def test_a_wrong_password_or_mechanism_is_a_user_error_within_seconds(
     assert time.monotonic() - began_at < 2 * CALL_SECONDS_MAX
 
 
-def test_a_topic_without_permission_is_named_to_the_user(open_log: Callable[[KafkaSecurity], KafkaLog]) -> None:
+def test_a_topic_without_permission_is_named_to_the_user(open_log: Callable[[Mapping[str, str]], KafkaLog]) -> None:
     with pytest.raises(UserError) as raised:
         open_log(BOB).partitions()
     assert "topic orders" in raised.value.primary
@@ -142,7 +141,7 @@ def test_a_topic_without_permission_is_named_to_the_user(open_log: Callable[[Kaf
 
 
 def test_a_task_without_permission_gets_the_same_error(
-    guarded: Guarded, orders: str, open_log: Callable[[KafkaSecurity], KafkaLog]
+    guarded: Guarded, orders: str, open_log: Callable[[Mapping[str, str]], KafkaLog]
 ) -> None:
     [partition] = open_log(ANN).partitions()
     with pytest.raises(UserError) as raised:
@@ -151,13 +150,13 @@ def test_a_task_without_permission_gets_the_same_error(
 
 
 def test_without_permission_to_describe_a_topic_compaction_is_unknown(
-    open_log: Callable[[KafkaSecurity], KafkaLog], orders: str
+    open_log: Callable[[Mapping[str, str]], KafkaLog], orders: str
 ) -> None:
     assert open_log(ANN).compacted(orders) is None
 
 
 def test_a_mirror_without_permission_on_the_group_is_reported_and_works_once_granted(
-    open_log: Callable[[KafkaSecurity], KafkaLog], admin: AdminClient
+    open_log: Callable[[Mapping[str, str]], KafkaLog], admin: AdminClient
 ) -> None:
     log = open_log(ANN)
     [partition] = log.partitions()
@@ -178,7 +177,7 @@ def test_without_permission_to_publish_the_error_names_the_grant_and_publishing_
     topics = Topics(guarded.bootstrap)
     topics(name="out")
     topics(8, {"cleanup.policy": "compact"}, name="positions")
-    log = KafkaLogSpec(guarded.sasl_bootstrap, security=BOB)
+    log = KafkaLogSpec(guarded.sasl_bootstrap, client_settings=BOB)
     output = KafkaOutput(PublishSpec("out", positions_topic="positions"), log, PublishBucket("shop", "t", 0, 8))
 
     def until_granted(name: str, kind: ResourceType, operation: AclOperation, act: Callable[[], object]) -> None:
@@ -227,7 +226,7 @@ def test_a_refusal_that_arrives_while_records_are_still_sent_is_reported_as_one(
         allow(admin, "bob", ResourceType.TOPIC, "positions-2", operation)
     allow(admin, "bob", ResourceType.TOPIC, "forbidden", AclOperation.DESCRIBE)
     allow(admin, "bob", ResourceType.TRANSACTIONAL_ID, "penstock/mall/0", AclOperation.WRITE)
-    log = KafkaLogSpec(guarded.sasl_bootstrap, security=BOB)
+    log = KafkaLogSpec(guarded.sasl_bootstrap, client_settings=BOB)
     spec = PublishSpec("forbidden", positions_topic="positions-2")
 
     def publish() -> None:

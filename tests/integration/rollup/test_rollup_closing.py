@@ -18,7 +18,7 @@ from penstock.reading import read
 from penstock.tables.kind import ReadRequest
 from penstock.tables.rollup import closing
 from penstock.tables.rollup.kind import RollupKind
-from penstock.tables.rollup.spec import Aggregates, LatePolicy
+from penstock.tables.rollup.spec import Aggregates
 from tests.support.full_disk import file_size_limit, spark_workers
 from tests.support.pipes import once_at
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake
@@ -55,7 +55,7 @@ def test_spark_closes_and_updates_windows_and_shows_those_that_are_open(
         tmp_path,
         (MINUTE, TEN_MINUTES),
         spark=spark,
-        late=LatePolicy.UPDATE,
+        late="update",
         update_grace_ms=HOUR.millis,
         aggregates=Aggregates(ends=True, mean=True),
     )

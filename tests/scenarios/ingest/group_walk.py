@@ -18,7 +18,7 @@ from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
 from penstock.errors import OutcomeUnknownError, TransientError
 from penstock.events import BatchPlanned, Event
-from penstock.job.spec import ClaimsSpec, FlushPolicy, GapPolicy
+from penstock.job.spec import ClaimsSpec, FlushPolicy
 from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from tests.contract.kinds import record, toy
@@ -86,7 +86,7 @@ class Walk:
             subject.job,
             claims=ClaimsSpec(),
             flush=FlushPolicy(0.1, 1, SIZE, 1),
-            on=replace(subject.job.on, gap=GapPolicy.RECORD),
+            on=replace(subject.job.on, gap="record"),
         )
         self.table = ToyTable(self.job, Environment())
         self.events: list[Event] = []

@@ -14,7 +14,7 @@ from penstock.engine.replay import ReplayReport, replay
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.errors import InvariantError
-from penstock.job.spec import JobSpec, RecreatedPolicy, TombstonePolicy
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import position_key, replay_key
 from penstock.quarantine.replay import ReplayOptions
 from tests.support.kafka import Produce, Topics
@@ -85,7 +85,7 @@ def test_only_records_with_the_chosen_error_are_replayed(job: JobSpec, spark: Sp
 def test_records_that_the_fixed_job_would_filter_stay_in_quarantine(
     job: JobSpec, spark: SparkSession, produce: Produce
 ) -> None:
-    keeping = replace(job, on=replace(job.on, tombstone=TombstonePolicy.QUARANTINE))
+    keeping = replace(job, on=replace(job.on, tombstone="quarantine"))
     produce(job.log.topics[0], [None, EXTRA], key="k")
     run_once(keeping, spark)
     assert replay(with_extra_column(job), spark=spark) == ReplayReport(runs=1, replayed=1, filtered=1, remaining=1)
@@ -208,7 +208,7 @@ def test_offsets_of_two_topic_incarnations_are_distinguished(
     job: JobSpec, spark: SparkSession, produce: Produce, topic: Topics
 ) -> None:
     name = job.log.topics[0]
-    again = replace(job, on=replace(job.on, recreated=RecreatedPolicy.RESTART))
+    again = replace(job, on=replace(job.on, recreated="restart"))
     produce(name, [EXTRA, BROKEN])
     run_once(again, spark)
     topic.delete(name)

@@ -97,7 +97,9 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(
     assert pipe.verified()
 
 
-def test_a_job_reads_from_a_wal_server_that_requires_a_token(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_job_reads_from_a_wal_server_that_requires_a_token(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The token is the job's secret: driver and tasks send it, and nothing prints it."""
     with served(tmp_path / "wal", EAGER, tokens=["hidden-token"]) as server:
         server.store.create_topic(TOPIC, 1)
@@ -108,8 +110,8 @@ def test_a_job_reads_from_a_wal_server_that_requires_a_token(tmp_path: Path, spa
         text = pipe.path.read_text()
         with pytest.raises(PenstockError, match="does not know this token"):
             pipe.run_to_end()
-        (tmp_path / "token").write_text("hidden-token\n")
-        pipe.path.write_text(text.replace("wal: {url:", 'wal: {token: "${file:token}", url:'))
+        monkeypatch.setenv("WAL_TOKEN", "hidden-token")
+        pipe.path.write_text(text.replace("wal: {url:", 'wal: {token: "${env:WAL_TOKEN}", url:'))
         pipe.run_to_end()
         assert pipe.column("id") == [0, 1, 2] and pipe.verified()
         assert "hidden-token" not in repr(pipe.job)

@@ -19,7 +19,7 @@ from penstock.flow.decode.decoder import Decoder, decoder_for
 from penstock.job.kafka_types import RECORD_SCHEMA
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies
 
-POLICIES = (NewColumnPolicy.ADD, NewColumnPolicy.IGNORE, NewColumnPolicy.QUARANTINE)
+POLICIES: tuple[NewColumnPolicy, ...] = ("add", "ignore", "quarantine")
 SHARES = (0.0005, 0.005, 0.05, 0.5)
 RECORDS, ROUNDS = 20_000, 9
 

@@ -36,9 +36,9 @@ def decode_json(
     schema: pa.Schema,
     values: Sequence[bytes | None],
     *,
-    payload: Payload = Payload.PLAIN,
-    tombstone: TombstonePolicy = TombstonePolicy.FILTER,
-    new_column: NewColumnPolicy = NewColumnPolicy.ADD,
+    payload: Payload = "plain",
+    tombstone: TombstonePolicy = "filter",
+    new_column: NewColumnPolicy = "add",
 ) -> Decoded:
     """Decode the values and see that nothing is lost, doubled or out of order."""
     batch = kafka_batch(values)
@@ -68,7 +68,7 @@ def bad_offsets(decoded: Decoded) -> list[int]:
     return list(decoded.bad.kafka.column("offset").to_pylist())
 
 
-def error_of(schema: pa.Schema, value: bytes | None, new_column: NewColumnPolicy = NewColumnPolicy.ADD) -> str:
+def error_of(schema: pa.Schema, value: bytes | None, new_column: NewColumnPolicy = "add") -> str:
     """The sentence for one bad record, which is the same alone and among good ones."""
     alone = decode_json(schema, [value], new_column=new_column)
     among = decode_json(schema, [b"{}"] * 40 + [value] + [b"{}"] * 40, new_column=new_column)

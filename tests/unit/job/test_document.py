@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from penstock.job.document import Document, read_document
@@ -9,7 +7,7 @@ from penstock.job.faults import Finding, InvalidValueError, Place
 
 
 def read(text: str) -> Document:
-    return read_document(text, {}, Path())
+    return read_document(text, {})
 
 
 def test_on_off_yes_and_no_stay_texts_as_keys_and_as_values() -> None:

@@ -109,7 +109,7 @@ def test_a_wrong_value_of_an_export_is_reported_at_its_location(
         ("alerts: {lag: 5}", "alerts.lag", "unknown key"),
         ("columns: {price: kafka.key}", "columns.price", "in type order"),
         ("columns: {x: prise}", "columns.x", "did you mean price?"),
-        ("columns: {x: day(meta)}", "columns.x", "takes no struct"),
+        ("columns: {x: day(meta)}", "columns.x", "day takes a time, a date or text, not {"),
         ("columns: {Day: day(meta.at)}", "columns.Day", "folders day="),
         ("columns: {kafka_offset: price}", "columns.kafka_offset", "columns: {another_name: kafka.offset}"),
     ],

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.job.expressions import Call, Field, KafkaField
-from penstock.job.spec import DaysSpec, MessageName, RouteSpec, UnknownTypePolicy, job_of
+from penstock.job.spec import DaysSpec, MessageName, RouteSpec, job_of
 from penstock.tables.export.spec import AlertLimits, ExportSpec, Rotation, TypeSpec
 from penstock.tables.registry import check_jobs
 from tests.unit.job.conftest import BASE, Load
@@ -113,7 +113,7 @@ def test_every_key_of_a_garmadon_export_arrives_in_the_spec(load: Load, tmp_path
     assert spec.table == ExportSpec(
         spec.table.path,
         spec.table.storage_options,
-        route=RouteSpec("envelope", (), UnknownTypePolicy.DROP),
+        route=RouteSpec("envelope", (), "drop"),
         types={
             "fs": TypeSpec(
                 "fs",

@@ -62,17 +62,9 @@ def test_an_empty_mapping_lacks_the_four_required_keys(faults: Faults) -> None:
         ("[web_requests]", "[a], start: {-1: 5}", 3, "log.kafka.start.-1", ""),
         ("[web_requests]", "[a], transactional: yes", 3, "log.kafka.transactional", ""),
         ("[web_requests]", "[a], client: {enable.auto.commit: true}", 3, "log.kafka.client.enable.auto.commit", ""),
-        ("[web_requests]", "[a], client: {sasl.password: x}", 3, "log.kafka.client.sasl.password", ""),
+        ("[web_requests]", "[a], client: {group.id: x}", 3, "log.kafka.client.group.id", ""),
         ("[web_requests]", "[a], client: {check.crcs: [x]}", 3, "log.kafka.client.check.crcs", ""),
-        (
-            "[web_requests]",
-            "[a], security: {protocol: SSL, ssl_key_path: x}",
-            3,
-            "log.kafka.security",
-            "",
-        ),
-        ("[web_requests]", "[a], security: {ssl_ca_path: x}", 3, "log.kafka.security.ssl_ca_path", ""),
-        ("[web_requests]", "[a], security: {protocol: ssl}", 3, "log.kafka.security.protocol", "SSL"),
+        ("[web_requests]", "[a], security: {protocol: SSL}", 3, "log.kafka.security", ""),
         ("decode: json", "decode: jason", 4, "decode", "json"),
         ("decode: json", "decode: {payload: gzip}", 4, "decode.format", ""),
         ("decode: json", "decode: raw", 5, "schema", ""),
@@ -140,15 +132,6 @@ def test_a_wrong_section_is_reported_at_its_location_with_the_closest_match(
     assert f"did you mean {near}?" in text if near else "did you mean" not in text
 
 
-def test_sasl_needs_all_its_parts(faults: Faults) -> None:
-    text = BASE.replace("topics:", "security: {protocol: SASL_SSL, sasl_mechanism: PLAIN}, topics:")
-    message = "required key is missing: protocol SASL_SSL needs it"
-    assert faults(text) == [
-        (3, "log.kafka.security.sasl_username", message),
-        (3, "log.kafka.security.sasl_password", message),
-    ]
-
-
 @pytest.mark.parametrize("column", ["kafka.headers", "kafka.key", "coalesce(meta, meta)", "meta.tags"])
 def test_a_computed_partition_column_must_be_primitive_too(faults: Faults, column: str) -> None:
     text = BASE.replace("s3://lake/web", "x, partition_by: [p]") + f"columns: {{p: '{column}'}}\n"
@@ -202,7 +185,6 @@ def test_json_needs_a_schema(faults: Faults) -> None:
         BASE.replace("[web_requests]", '["${env:PW}"], start: {hunter: 1}'),
         BASE.replace("[web_requests]", '[a], start: "${env:PW}"'),
         BASE.replace("[web_requests]", '[a], client: {check.crcs: "${env:PW}"}'),
-        BASE.replace("[web_requests]", '[a], security: {protocol: "${env:PW}"}'),
         BASE.replace("topics: [web_requests]", 'topic_pattern: "(${env:PW}"'),
         BASE.replace("decode: json", 'decode: "${env:PW}"'),
         BASE.replace("status: int", 'status: "${env:PW}"'),

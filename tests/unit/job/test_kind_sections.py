@@ -9,12 +9,12 @@ from typing import Annotated, cast
 import pytest
 
 from penstock.job.reader import SpecReader
-from penstock.job.rows import complete_rows
 from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, TableSpec, job_of
 from penstock.job.values import Part, Positive, Text
 from penstock.tables.kind import Kind
 from penstock.tables.registry import KINDS
+from penstock.tables.rows import complete_rows
 from tests.unit.job.conftest import BASE, Faults, Load
 
 TOY = BASE.replace("delta: {path: s3://lake/web}", "toy: {path: toys, colour: red}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UserError
-from penstock.job.spec import StartAt, kafka_of
+from penstock.job.spec import kafka_of
 from penstock.logs.wal.log import WalLogSpec
 from tests.unit.job.conftest import BASE, Faults, Load
 
@@ -20,7 +20,7 @@ WAL = BASE.replace(KAFKA, f"wal: {{url: '{URL}', topics: [orders]}}")
 def test_a_job_reads_a_wal(load: Load) -> None:
     log = load(WAL).log
     assert isinstance(log, WalLogSpec)
-    assert (log.url, log.topics, log.start) == (URL, ("orders",), StartAt.EARLIEST)
+    assert (log.url, log.topics, log.start) == (URL, ("orders",), "earliest")
     assert re.fullmatch(r"web-requests\.[0-9a-f]{16}", log.group)
     assert load(WAL).claims is None
     assert load(WAL.replace("[orders]", "[orders], start: {0: 7}")).log.start == {"orders": {0: 7}}

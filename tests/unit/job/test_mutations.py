@@ -58,7 +58,7 @@ PIECES = (
         "é",
         "\x00",
     ),
-    *("${env:PW}", "${env:NO}", "${file:no}", "${", "$${", "list<", "map<string,", "decimal(", "day(", "kafka.", "`"),
+    *("${env:PW}", "${env:NO}", "${", "$${", "list<", "map<string,", "decimal(", "day(", "kafka.", "`"),
     *("select", "sum(", "(", ")", ";", "--", "\\ud800", "\\UFFFFFFFF", "\ufeff", "\u2028", "{a: {a: {a: 1}}}"),
 )
 

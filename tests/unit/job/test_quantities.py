@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.job.values import QuantityError, parse_duration, parse_size
+from penstock.job.faults import InvalidValueError
+from penstock.job.values import parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -15,7 +16,7 @@ def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "60", "s", "-1s", "1 minute", "1m30s", "1S", "1e3s", "٣s", "9" * 40 + "s"])
 def test_other_durations_are_refused(text: str) -> None:
-    with pytest.raises(QuantityError):
+    with pytest.raises(InvalidValueError):
         parse_duration(text)
 
 
@@ -29,5 +30,5 @@ def test_a_size_is_bytes_or_a_number_and_a_unit(text: str, size_bytes: int) -> N
 
 @pytest.mark.parametrize("text", ["", "MiB", "128Mb", "128mib", "-1MB", "1,5MB", "1_000"])
 def test_other_sizes_are_refused(text: str) -> None:
-    with pytest.raises(QuantityError):
+    with pytest.raises(InvalidValueError):
         parse_size(text)

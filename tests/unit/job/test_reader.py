@@ -58,7 +58,7 @@ class Pump:
 
 
 def read(text: str) -> tuple[Any, SpecReader]:
-    document = read_document(text, {}, Path())
+    document = read_document(text, {})
     reader = SpecReader(document, Path())
     return reader.section(Pump, document.values["pump"], AT), reader
 

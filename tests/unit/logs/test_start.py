@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import UserError
-from penstock.job.spec import KafkaLogSpec, StartAt
+from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import Bounds, Partition, start_offset
 
@@ -15,11 +15,11 @@ BOUNDS = Bounds(10, 50)
 
 
 def test_earliest_is_the_first_offset_that_the_log_still_has() -> None:
-    assert start_offset(StartAt.EARLIEST, ORDERS_0, BOUNDS) == 10
+    assert start_offset("earliest", ORDERS_0, BOUNDS) == 10
 
 
 def test_latest_is_the_last_stable_offset() -> None:
-    assert start_offset(StartAt.LATEST, ORDERS_0, BOUNDS) == 50
+    assert start_offset("latest", ORDERS_0, BOUNDS) == 50
 
 
 @pytest.mark.parametrize("offset", [10, 37, 50])

@@ -11,12 +11,12 @@ import pytest
 from penstock.job.faults import JobFileError, KeyPath
 from penstock.job.loader import load_jobs
 from penstock.job.reader import SpecReader
-from penstock.job.rows import complete_rows
 from penstock.job.sections import KindSection
-from penstock.job.spec import JobSpec, KafkaLogSpec, KafkaSecurity, Secret, TableSpec
+from penstock.job.spec import JobSpec, KafkaLogSpec, Secret, TableSpec
 from penstock.job.values import Part
 from penstock.logs.registry import SECTIONS
 from penstock.publish.spec import PublishSpec, check_publish
+from penstock.tables.rows import complete_rows
 
 AT: KeyPath = ("table", "loud", "publish")
 JOB = """\
@@ -60,11 +60,10 @@ def test_a_topic_is_a_valid_log(tmp_path: Path) -> None:
 def test_every_key_is_read(tmp_path: Path) -> None:
     text = (
         '{topic: out, format: json, bootstrap: "b:9093", positions_topic: places, buckets: 4, '
-        'security: {protocol: SASL_SSL, sasl_mechanism: PLAIN, sasl_username: ann, sasl_password: "${env:PW}", '
-        "ssl_ca_path: ca.pem}}"
+        'client: {security.protocol: SASL_SSL, sasl.password: "${env:PW}"}}'
     )
-    security = KafkaSecurity("SASL_SSL", "PLAIN", "ann", Secret("hunter2"), ssl_ca_path=str(tmp_path / "ca.pem"))
-    assert loaded(tmp_path, text) == PublishSpec("out", "json", "b:9093", security, "places", 4)
+    settings = {"security.protocol": "SASL_SSL", "sasl.password": Secret("hunter2")}
+    assert loaded(tmp_path, text) == PublishSpec("out", "json", "b:9093", settings, "places", 4)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +80,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         ("{topic: out, bootstrap: nowhere}", "bootstrap"),
         ("{topic: out, buckets: 0}", "buckets"),
         ("{topic: out, buckets: 1000}", "buckets"),
-        ("{topic: out, security: {protocol: SSL, sasl_username: ann}}", "security.sasl_username"),
-        ("{topic: out, client: {linger.ms: 5}}", "client"),
+        ("{topic: out, client: {bootstrap.servers: x}}", "client.bootstrap.servers"),
         ("{topic: out, clent: {}}", "clent"),
     ],
 )
@@ -96,25 +94,24 @@ LOG = KafkaLogSpec(
     "log:9092",
     ("points",),
     group="loud",
-    security=KafkaSecurity("SASL_SSL", "PLAIN", "ann", Secret("pw")),
-    client_settings={"client.id": "reader", "fetch.min.bytes": "1"},
+    client_settings={"sasl.password": Secret("pw"), "client.id": "reader", "fetch.min.bytes": "1"},
 )
 
 
 def test_by_default_clients_reach_the_cluster_of_the_log_as_its_readers_do() -> None:
     result = PublishSpec("out").cluster(LOG)
-    assert (result.bootstrap, result.security) == (LOG.bootstrap, LOG.security)
-    assert result.client_settings == {"client.id": "reader"}, "but for what only readers have"
+    assert result.bootstrap == LOG.bootstrap
+    assert result.client_settings == {"sasl.password": "pw", "client.id": "reader"}, "but for what only readers have"
 
 
 def test_another_user_may_write_to_the_cluster_of_the_log() -> None:
-    bob = KafkaSecurity("SASL_SSL", "PLAIN", "bob", Secret("other"))
-    assert PublishSpec("out", security=bob).cluster(LOG).security == bob
+    bob = {"sasl.username": "bob", "sasl.password": Secret("other")}
+    assert PublishSpec("out", client_settings=bob).cluster(LOG).client_settings == bob
 
 
 def test_credentials_and_settings_of_the_log_never_go_to_another_cluster() -> None:
     result = PublishSpec("out", bootstrap="elsewhere:9092").cluster(LOG)
-    assert (result.bootstrap, result.security, result.client_settings) == ("elsewhere:9092", KafkaSecurity(), {})
+    assert (result.bootstrap, result.client_settings) == ("elsewhere:9092", {})
 
 
 def test_a_job_that_reads_no_kafka_has_to_name_the_cluster(tmp_path: Path) -> None:

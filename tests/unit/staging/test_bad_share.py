@@ -13,7 +13,7 @@ from penstock.flow.write.manifest import Counts, Reason
 from penstock.flow.write.quarantine import KINDS_MAX, OTHER_KIND, error_kinds, merged_reasons, reasons_of
 from penstock.flow.write.report import TaskReport, decode_report, encode_report
 from penstock.job.schema import job_type_name, parse_type
-from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies, kafka_of
+from penstock.job.spec import DecodeSpec, Policies, kafka_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.staging.bad_share import BadShareError, hint_for
 from penstock.staging.batch_job import JUDGED_RECORDS_MIN, ReadChecks
@@ -74,7 +74,7 @@ def test_the_three_most_frequent_reasons_are_shown_with_examples() -> None:
 
 def bad_of(*values: str) -> list[Reason]:
     """The reasons of records that do not fit `SCHEMA`, as the decoder reports them."""
-    policies = Policies(new_column=NewColumnPolicy.QUARANTINE)
+    policies = Policies(new_column="quarantine")
     batch = kafka_batch([value.encode() for value in values])
     return reasons_of(("orders", 0), decoder_for(DecodeSpec("json"), SCHEMA, policies).decode(batch).bad)
 

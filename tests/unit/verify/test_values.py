@@ -16,7 +16,7 @@ from penstock.environment import Environment, new_batch_id
 from penstock.flow.compile import flow_of
 from penstock.flow.task import fused_stage
 from penstock.flow.write.report import UNROUTED, decode_report
-from penstock.job.spec import JobSpec, NewColumnPolicy, SqlSpec
+from penstock.job.spec import JobSpec, SqlSpec
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import open_or_create
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
@@ -67,7 +67,7 @@ class Lake:
         self.job: JobSpec = load_job(file)
         columns = {"day": pa.date32()} | ({"partition": pa.int32(), "offset": pa.int64()} if places else {})
         schema = pa.schema([*self.job.schema, *columns.items()])
-        self.table = open_or_create(self.job.table, self.job.name, schema, NewColumnPolicy.ADD)
+        self.table = open_or_create(self.job.table, self.job.name, schema, "add")
         self.quarantine = Quarantine(self.job, self.table, Environment())
         self.table.commit(Proposal(self.job.name, new_batch_id(), (StartPart(ONLY, 0, 1),)))
         self.records: dict[int, bytes | None] = {}

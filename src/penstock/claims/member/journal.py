@@ -19,7 +19,7 @@ from penstock.errors import PenstockError, TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import QuietLog, logger
 from penstock.logs.kafka.faults import OUT_OF_RANGE, TOPIC_DENIED, error_of, fault_of
-from penstock.logs.kafka.security import librdkafka_settings
+from penstock.logs.kafka.settings import librdkafka_settings
 
 CALL_SECONDS_MAX = 15.0
 READ_AT_ONCE_MAX = 1000

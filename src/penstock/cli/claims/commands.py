@@ -22,9 +22,10 @@ from penstock.cli.claims.text import (
     print_listing,
     record_json,
 )
+from penstock.cli.tables import parsed
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import ClaimsSpec, KafkaLogSpec, kafka_of
-from penstock.job.values import QuantityError, parse_duration
+from penstock.job.values import parse_duration
 from penstock.tables.registry import load_job
 
 app = typer.Typer(
@@ -97,8 +98,8 @@ def pause(
     Exit code 75: a claim was still held when the wait ended; the group is paused nevertheless.
     """
     of = _group(job, bootstrap, group, topic)
-    for_seconds = None if duration is None else _seconds("--for", duration)
-    report = admin.pause(of, for_seconds, reason, _seconds("--wait", wait))
+    for_seconds = None if duration is None else parsed("--for", duration, parse_duration)
+    report = admin.pause(of, for_seconds, reason, parsed("--wait", wait, parse_duration))
     if json:
         holders = [claim_json(holder) for holder in report.holders]
         body = {"group": of.group, "topic": of.topic, "pause_id": report.pause_id}
@@ -178,10 +179,3 @@ def _group(job: Path | None, bootstrap: str | None, group: str | None, topic: st
     else:
         of = CoordinatedGroup(KafkaLogSpec(bootstrap or ""), group)
     return of if topic is None else replace(of, topic=topic)
-
-
-def _seconds(option: str, text: str) -> float:
-    try:
-        return parse_duration(text)
-    except QuantityError as error:
-        raise UserError(f"{option} {text} is not a duration", hint=str(error)) from None

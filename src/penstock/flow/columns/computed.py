@@ -12,7 +12,7 @@ from typing import assert_never
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import UserError
+from penstock.errors import UserError, did_you_mean
 from penstock.flow.columns.fitting import column_at
 from penstock.flow.columns.kafka_fields import MICROS_OF_YEAR_1, MICROS_OF_YEAR_10000, record_headers, record_times
 from penstock.flow.columns.times import UTC_MICROS, days, hours, timestamps_or_null
@@ -22,6 +22,7 @@ from penstock.job.expressions import Call, Constant, Expression, Field, Function
 from penstock.job.kafka_types import KAFKA_TYPES
 from penstock.job.schema import job_type_name, type_at
 
+NAMES_SHOWN_MAX = 20
 Faults = dict[int, str]
 """Row number to the reason why the row has no value."""
 
@@ -90,10 +91,7 @@ def _type(expression: Expression, schema: pa.Schema) -> pa.DataType:
         case Field(path=path):
             kind = type_at(schema, path)
             if kind is None:
-                missing = next(
-                    path[:depth] for depth in range(1, len(path) + 1) if type_at(schema, path[:depth]) is None
-                )
-                raise UserError(f"the schema has no field {to_text(Field(missing))}")
+                raise _missing_field(path, schema)
             return kind
         case KafkaField(name=name):
             return KAFKA_TYPES[name]
@@ -112,6 +110,17 @@ def _type(expression: Expression, schema: pa.Schema) -> pa.DataType:
             return spec.gives
         case _:
             assert_never(expression)
+
+
+def _missing_field(path: tuple[str, ...], schema: pa.Schema) -> UserError:
+    """An error that names the first part of the path that does not exist, with the closest match."""
+    depth = next(depth for depth in range(1, len(path) + 1) if type_at(schema, path[:depth]) is None)
+    missing, above = to_text(Field(path[:depth])), type_at(schema, path[: depth - 1])
+    if above is None or not pa.types.is_struct(above):
+        return UserError(f"the schema has no field {missing}", hint=f"{'.'.join(path[: depth - 1])} is not a struct")
+    names = [to_text(Field((*path[: depth - 1], field.name))) for field in above]
+    hint = did_you_mean(missing, names) or f"there are: {', '.join(names[:NAMES_SHOWN_MAX])}"
+    return UserError(f"the schema has no field {missing}", hint=hint)
 
 
 def _common_type(call: Call, args: Sequence[Expression], schema: pa.Schema) -> pa.DataType:

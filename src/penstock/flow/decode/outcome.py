@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from penstock.flow.columns.seen_types import NewFields
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.rows import Decoded, DecodedRows, bad_rows, take
-from penstock.job.spec import Payload, TombstonePolicy, Wrapping
+from penstock.job.spec import TombstonePolicy, Wrapping
 
 TOMBSTONE = "value is null (a tombstone)"
 PART_BYTES_MAX = 64 * 1024 * 1024
@@ -41,17 +41,17 @@ def open_records(batch: pa.RecordBatch, wrapping: Wrapping, tombstone: Tombstone
     if values.type != pa.binary():
         values = values.cast(pa.binary())
     dead: list[int] = []
-    if values.null_count and tombstone is not TombstonePolicy.ROW:
+    if values.null_count and tombstone != "row":
         dead = pc.indices_nonzero(values.is_null()).to_pylist()
     errors: dict[int, str] = {}
     rest = None
-    if wrapping.payload is not Payload.PLAIN:
+    if wrapping.payload != "plain":
         opened, errors = unwrap(values.to_pylist(), wrapping)
         values, count = pa.array(opened, pa.binary()), len(opened)
         if count < batch.num_rows:
             rest = batch.slice(count)
             dead = [row for row in dead if row < count]
-    filtered = len(dead) if tombstone is TombstonePolicy.FILTER else 0
+    filtered = len(dead) if tombstone == "filter" else 0
     rows = np.delete(np.arange(len(values)), [*errors, *dead])
     if len(rows) < len(values):
         values = values.take(pa.array(rows))

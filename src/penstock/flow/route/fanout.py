@@ -20,7 +20,7 @@ from penstock.flow.stage import Batches, Stage, log_parts, run_task, without_poi
 from penstock.flow.write.manifest import Counts, PartitionKey
 from penstock.flow.write.report import UNROUTED, Share, TaskReport
 from penstock.flow.write.tally import TypeKey
-from penstock.job.spec import RouteSpec, TombstonePolicy, UnknownTypePolicy
+from penstock.job.spec import RouteSpec
 from penstock.logs.batches import as_one
 from penstock.logs.log import EpochMark
 
@@ -114,13 +114,13 @@ class Fanout:
         values = part.column("value")
         policy = self._flow.on.tombstone
         by_metadata = self._flow.route.by in ("key", "header")
-        if not values.null_count or (policy is TombstonePolicy.ROW and by_metadata):
+        if not values.null_count or (policy == "row" and by_metadata):
             return part
         dead = part.filter(values.is_null())
-        if policy is TombstonePolicy.FILTER:
+        if policy == "filter":
             self._drop(key, dead)
         else:
-            reason = NO_TYPE if policy is TombstonePolicy.ROW else TOMBSTONE
+            reason = NO_TYPE if policy == "row" else TOMBSTONE
             self._refuse(key, BadRows(dead, pa.repeat(reason, dead.num_rows)))
         return part.filter(values.is_valid())
 
@@ -231,7 +231,7 @@ class Fanout:
         return self._readers.get(way) if type_key not in self._files.failed else None
 
     def _turn_away(self, key: PartitionKey, batch: pa.RecordBatch, values: pa.Array) -> None:
-        if self._flow.route.unknown is UnknownTypePolicy.DROP:
+        if self._flow.route.unknown == "drop":
             self._drop(key, batch)
             return
         reasons = [_unknown(value, self._flow.route) for value in values.to_pylist()]

@@ -24,7 +24,7 @@ from penstock.flow.route.routes import Routed, RouteSource, ValueCodes, joined_b
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
 from penstock.flow.spans import Spans, spans_of
 from penstock.job.expressions import Field
-from penstock.job.spec import NewColumnPolicy, RouteSpec, TombstonePolicy, Wrapping
+from penstock.job.spec import RouteSpec, Wrapping
 
 SINGLY_RECORDS_MAX = 16
 """So few are looked at one by one: a call of Arrow's reader costs more."""
@@ -146,7 +146,7 @@ def field_at(path: tuple[str, ...], kind: pa.DataType) -> pa.Field:
 
 
 def _reader(path: tuple[str, ...], kind: pa.DataType) -> JsonDecoder:
-    return JsonDecoder(pa.schema([field_at(path, kind)]), Wrapping(), TombstonePolicy.ROW, NewColumnPolicy.IGNORE)
+    return JsonDecoder(pa.schema([field_at(path, kind)]), Wrapping(), "row", "ignore")
 
 
 def _sorted(parts: list[Routed]) -> Routed:

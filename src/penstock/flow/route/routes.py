@@ -21,7 +21,7 @@ from penstock.flow.decode.garmadon.envelope import markers, open_envelopes
 from penstock.flow.decode.outcome import open_records
 from penstock.flow.rows import BadRows, bad_rows, rows_without, take
 from penstock.job.kafka_types import utf8
-from penstock.job.spec import Payload, RouteSpec, TombstonePolicy, Wrapping
+from penstock.job.spec import RouteSpec, Wrapping
 
 UNKNOWN = -1
 WRAPPED = "wrapped"
@@ -112,9 +112,9 @@ class PlainRouter:
 
 def unwrapped(batch: pa.RecordBatch, wrapping: Wrapping) -> tuple[pa.RecordBatch, BadRows, pa.RecordBatch | None]:
     """The batch with unwrapped and wrapped values, records that cannot be unwrapped, and the rows for the next call."""
-    if wrapping.payload is Payload.PLAIN or WRAPPED in batch.schema.names:
+    if wrapping.payload == "plain" or WRAPPED in batch.schema.names:
         return batch, bad_rows(batch, {}), None
-    records = open_records(batch, wrapping, TombstonePolicy.ROW)
+    records = open_records(batch, wrapping, "row")
     readable = take(batch, records.rows)
     index = readable.schema.get_field_index("value")
     opened = readable.set_column(index, "value", records.values).append_column(WRAPPED, readable.column(index))

@@ -19,7 +19,7 @@ from penstock.flow.route.routes import joined_bad
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, bad_rows
 from penstock.job.expressions import Field
 from penstock.job.schema import type_at
-from penstock.job.spec import DAY_FOLDER, DecodeSpec, NewColumnPolicy, Payload, TombstonePolicy
+from penstock.job.spec import DAY_FOLDER, DecodeSpec
 
 SHOWS_NOTHING = "has no field to infer the columns of its type from"
 
@@ -89,13 +89,13 @@ class TypeReader:
 
 def opened_decode(flow: FanoutFlow) -> DecodeSpec:
     """What is left to decode: routers that look into values unwrap them."""
-    return replace(flow.decode, payload=Payload.PLAIN) if flow.route.by in ("field", "envelope") else flow.decode
+    return replace(flow.decode, payload="plain") if flow.route.by in ("field", "envelope") else flow.decode
 
 
 def looked_at(flow: FanoutFlow, batch: pa.RecordBatch) -> Decoded:
     """What JSON records of a type without columns show: the fields to infer them from, or why there is none."""
     nothing = pa.schema([(_NO_FIELD, pa.string())])
-    decoder = JsonDecoder(nothing, opened_decode(flow).wrapping, TombstonePolicy.ROW, NewColumnPolicy.ADD)
+    decoder = JsonDecoder(nothing, opened_decode(flow).wrapping, "row", "add")
     decoded = decoder.decode(batch)
     none = DecodedRows(decoded.rows.columns.slice(0, 0), batch.slice(0, 0))
     if len(addable(column_types(decoded.new_fields), [*flow.columns, DAY_FOLDER])):

@@ -51,7 +51,7 @@ def fit(
             hint="change the job's schema, or write to a new table",
         )
     missing = missing_columns(table, job)
-    forbidden = [] if policy is NewColumnPolicy.ADD else [name for name in new_paths(table, job) if name not in always]
+    forbidden = [] if policy == "add" else [name for name in new_paths(table, job) if name not in always]
     if forbidden:
         raise UserError(
             f"the table at {path} has no column {', '.join(forbidden)}",

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from penstock.errors import PenstockError, UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.faults import TOPIC_DENIED, KafkaFault, error_of, fault_of, refused_for_good
-from penstock.logs.kafka.security import librdkafka_settings
+from penstock.logs.kafka.settings import librdkafka_settings
 
 CALL_SECONDS_MAX = 15.0
 POLL_SECONDS = 0.05

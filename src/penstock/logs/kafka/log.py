@@ -30,7 +30,7 @@ from penstock.logs.kafka.admin import CALL_SECONDS_MAX, QuietLog, logger
 from penstock.logs.kafka.faults import UNUSED_GROUP_DENIED, error_of, fault_of
 from penstock.logs.kafka.mirror import mirror, mirrored
 from penstock.logs.kafka.reader import PieceReader
-from penstock.logs.kafka.security import reading_settings
+from penstock.logs.kafka.settings import reading_settings
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import EpochMark, LostTail, OffsetProgress, Offsets, Partition, ShowReport, Slice
 

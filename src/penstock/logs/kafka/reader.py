@@ -26,7 +26,7 @@ from penstock.logs.kafka.faults import OUT_OF_RANGE, UNUSED_GROUP_DENIED, error_
 from penstock.logs.kafka.native.columns import ByteSpans, KafkaRecords, arrow_batches
 from penstock.logs.kafka.native.consumer import RawConsumer, TopicIdRequest
 from penstock.logs.kafka.native.messages import Messages, Numbers
-from penstock.logs.kafka.security import reading_settings
+from penstock.logs.kafka.settings import reading_settings
 from penstock.logs.kafka.topics import url_safe
 from penstock.logs.log import EpochMark, Piece, Slice, SliceShrankError, pieces_of
 

@@ -16,7 +16,7 @@ from penstock.job.faults import InvalidValueError, KeyPath, shown
 from penstock.job.kafka_types import HEADERS_TYPE, RECORD_SCHEMA
 from penstock.job.reader import SpecReader
 from penstock.job.sections import LogSection, complete_topics
-from penstock.job.spec import Group, JobSpec, Secret, StartAt, StartOffsets
+from penstock.job.spec import Group, JobSpec, Secret, StartOffsets
 from penstock.job.values import Parsed, Pattern, Texts, text
 from penstock.logs.batches import ROWS_MAX
 from penstock.logs.log import (
@@ -61,7 +61,7 @@ class WalLogSpec:
     url: Annotated[str, Parsed(_url)]
     topics: Texts = ()
     topic_pattern: Pattern | None = None
-    start: StartOffsets = StartAt.EARLIEST
+    start: StartOffsets = "earliest"
     group: Group = ""
     """The name under which the server keeps the job's positions: it trims nothing that they still need.
 
@@ -75,17 +75,16 @@ class WalLogSpec:
         return False
 
 
-class WalLogSection(LogSection[WalLogSpec]):
-    name = "wal"
-    spec = WalLogSpec
+def _complete(log: WalLogSpec, job: JobSpec, reader: SpecReader) -> WalLogSpec:
+    at: KeyPath = ("log", "wal")
+    if log.group and not NAME.fullmatch(log.group):
+        reader.note((*at, "group"), f"invalid job name {shown(log.group)}", "letters, digits, . _ -")
+    table = hashlib.sha256((job.table.path or "").encode()).hexdigest()[:16]
+    completed: WalLogSpec = complete_topics(log, at, reader)
+    return replace(completed, group=f"{log.group or job.name}.{table}")
 
-    def complete(self, log: WalLogSpec, job: JobSpec, reader: SpecReader) -> WalLogSpec:
-        at: KeyPath = ("log", self.name)
-        if log.group and not NAME.fullmatch(log.group):
-            reader.note((*at, "group"), f"invalid job name {shown(log.group)}", "letters, digits, . _ -")
-        table = hashlib.sha256((job.table.path or "").encode()).hexdigest()[:16]
-        completed: WalLogSpec = complete_topics(log, at, reader)
-        return replace(completed, group=f"{log.group or job.name}.{table}")
+
+WAL = LogSection("wal", WalLogSpec, _complete)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from penstock.job.faults import KeyPath, nearest, shown, unless_secret
 from penstock.job.reader import SpecReader
-from penstock.job.rows import OutputColumns, complete_rows
 from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec
 from penstock.job.values import Texts
 from penstock.lake.delta.schema import TablePlace
+from penstock.tables.rows import OutputColumns, complete_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from penstock.errors import PenstockError, TransientError
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.manifest import Counts, EpochMarks
 from penstock.flow.write.report import Share
-from penstock.job.spec import GapPolicy
 from penstock.lake.proposal import FencePart, Outcome, Proposal
 from penstock.lake.state import Numbers, TableState
 from penstock.logs.log import Batch, Bounds, Partition, Piece, Slice
@@ -194,7 +193,7 @@ class Export(ExportTable):
 
     def _lost_records(self, state: ExportState, bounds: Mapping[Partition, Bounds]) -> dict[str, str]:
         """The types of which the log lost deferred records: they stop, unless `on.gap` allows gaps (I7)."""
-        if self.job.on.gap is not GapPolicy.FAIL:
+        if self.job.on.gap != "fail":
             return {}
         return {
             name: f"{partition} lost offsets {lag.position} to {held.first - 1} before they were written: "

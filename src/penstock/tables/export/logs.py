@@ -19,7 +19,7 @@ from penstock.environment import Environment
 from penstock.errors import PenstockError, UserError
 from penstock.flow.columns.computed import output_type
 from penstock.flow.columns.fitting import folded, grown, respelled
-from penstock.job.spec import DAY_FOLDER, JobSpec, NewColumnPolicy
+from penstock.job.spec import DAY_FOLDER, JobSpec
 from penstock.lake.delta.keys import fingerprint, flow_key
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import TablePlace, fit
@@ -88,7 +88,7 @@ class ExportLogs:
         """The job log, created if it is missing."""
         if self.find_job_log() is None:
             place = self.job_place()
-            self._job_log = open_or_create(place, self.job.name, _NO_COLUMNS, NewColumnPolicy.ADD, self.environment)
+            self._job_log = open_or_create(place, self.job.name, _NO_COLUMNS, "add", self.environment)
             # Type logs take the quarantine folder from the job log.
             self._logs.clear()
         return self.job_log
@@ -218,9 +218,9 @@ class ExportLogs:
         partitions = [(DAY_FOLDER, pa.date32()), *([(STAGED, pa.string())] if self.is_plain else [])]
         columns = pa.schema([*decoded, *computed, *partitions])
         log = self.find_type_log(name)
-        if log is None or len(fit(log.schema, columns, NewColumnPolicy.ADD, log.spec.path)):
+        if log is None or len(fit(log.schema, columns, "add", log.spec.path)):
             place = self.type_place(name)
-            log = open_or_create(place, self.job.name, columns, NewColumnPolicy.ADD, self.environment)
+            log = open_or_create(place, self.job.name, columns, "add", self.environment)
             self._logs[name] = log
 
     # types

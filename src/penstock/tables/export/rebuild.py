@@ -24,7 +24,7 @@ from penstock.errors import PenstockError
 from penstock.flow.columns.fitting import folded, grown
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import SUFFIX
-from penstock.job.spec import DAY_FOLDER, StartAt
+from penstock.job.spec import DAY_FOLDER
 from penstock.lake.delta.keys import field_key, jobs_with_positions, replay_key, topic_fingerprint, topic_key
 from penstock.lake.proposal import Proposal, SlicePart
 from penstock.lake.state import Numbers
@@ -267,7 +267,7 @@ def _restore_job(logs: ExportLogs, partitions: Collection[Partition]) -> Rebuild
         origins = [logs.counted(name, partition).origin for name in types]
         # Where no log of a type has a position, it is read from where the job began.
         begun = min(origin for origin in origins if origin is not None)
-        begun = 0 if logs.job.log.start is StartAt.EARLIEST else begun
+        begun = 0 if logs.job.log.start == "earliest" else begun
         ends = [logs.counted(name, partition).position or begun for name in logs.export.types]
         if topic_id in topics:
             position = positions[str(partition)] = min(ends)

@@ -17,7 +17,6 @@ from penstock.job.faults import Finding, InvalidValueError, KeyPath, Secret, kin
 from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import garmadon_schema, message_schema
 from penstock.job.reader import SpecReader
-from penstock.job.rows import add_place, column_findings, expression_findings, readable, stated_columns
 from penstock.job.schema import read_schema, type_at
 from penstock.job.sections import KindSection
 from penstock.job.spec import DAY_FOLDER, DaysSpec, DecodeSpec, JobSpec, Message, RouteSpec, TableSpec
@@ -36,6 +35,7 @@ from penstock.job.values import (
     text,
     within,
 )
+from penstock.tables.rows import add_place, column_findings, expression_findings, readable, stated_columns
 
 ExportFormat: TypeAlias = Literal["parquet", "delta"]
 Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "none"]

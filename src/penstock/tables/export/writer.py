@@ -25,7 +25,7 @@ from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice, TypeFlow
 from penstock.flow.stage import PART_BYTES_MAX
 from penstock.flow.write.manifest import Counts, PartitionKey, Ranges, offsets_of, ranges_of
 from penstock.flow.write.pool import PoolLimits
-from penstock.job.spec import DAY_FOLDER, NewColumnPolicy
+from penstock.job.spec import DAY_FOLDER
 from penstock.lake.delta.files import check_staged
 from penstock.lake.delta.keys import replay_key
 from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, placed
@@ -103,7 +103,7 @@ class ExportWriter:
         added = False
         for name, spec in flow.types.items():
             fields = gathered.new_fields(name)
-            if not fields or (spec.decoded is not None and self._job.on.new_column is not NewColumnPolicy.ADD):
+            if not fields or (spec.decoded is not None and self._job.on.new_column != "add"):
                 continue
             before = spec.decoded if spec.decoded is not None else pa.schema([])
             types = column_types(fields)

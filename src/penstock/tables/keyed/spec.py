@@ -13,12 +13,12 @@ from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded
 from penstock.job.faults import KeyPath, nearest, shown
 from penstock.job.reader import SpecReader
-from penstock.job.rows import OutputColumns, complete_rows
 from penstock.job.sections import KindSection
-from penstock.job.spec import JobSpec, TombstonePolicy
+from penstock.job.spec import JobSpec
 from penstock.job.values import Duration, Key, Part, Positive
 from penstock.lake.delta.schema import TablePlace
 from penstock.tables.keyed.layout import BUCKET, RESERVED, Layout, is_key_type
+from penstock.tables.rows import OutputColumns, complete_rows
 
 LAYOUT_PROPERTY = "penstock.keyed"
 """The table property with the keys that a table was created with, so that it can be read without its job."""
@@ -87,7 +87,7 @@ class KeyedSection(KindSection[KeyedSpec]):
         for at, fault in type_faults(layout, output.types):
             reader.note((*AT, *at), fault)
         stated = job.on.tombstone if reader.states("on", "tombstone") else None
-        if stated not in (None, TombstonePolicy.FILTER):
+        if stated not in (None, "filter"):
             hint = "remove it: a record without a value deletes the row of its key; or filter: it is left out"
             reader.note(("on", "tombstone"), "has no meaning for a keyed table", hint)
         if reader.findings:
@@ -100,13 +100,11 @@ def _check_keys(layout: Layout, output: OutputColumns, reader: SpecReader) -> No
     if reader.states(*AT, "row_keys") and not layout.row_keys:
         reader.note((*AT, "row_keys"), "names no column")
     names: set[str] = set()
-    parts = [((*AT, "partition_keys", index), name) for index, name in enumerate(layout.partition_keys)]
-    parts += [((*AT, "row_keys", index), name) for index, name in enumerate(layout.row_keys or ())]
-    for at, name in parts:
+    for at, name in _key_columns(layout):
         if name.casefold() in names:
-            reader.note(at, f"{shown(name)} is named twice")
+            reader.note((*AT, *at), f"{shown(name)} is named twice")
         else:
-            _check_column(name, output, at, reader)
+            _check_column(name, output, (*AT, *at), reader)
         names.add(name.casefold())
     for name in output.types:
         if folded(name) in RESERVED:
@@ -119,12 +117,15 @@ def _check_column(name: str, output: OutputColumns, at: KeyPath, reader: SpecRea
         reader.note(at, f"the table has no column {shown(name)}", computed or nearest(name, output.types))
 
 
-def type_faults(layout: Layout, types: Mapping[str, pa.DataType | None]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _key_columns(layout: Layout) -> list[tuple[KeyPath, str]]:
+    """The columns of the key, each with its key in the section."""
+    named = {"partition_keys": layout.partition_keys, "row_keys": layout.row_keys or ()}
+    return [((key, number), name) for key, names in named.items() for number, name in enumerate(names)]
+
+
+def type_faults(layout: Layout, types: Mapping[str, pa.DataType | None]) -> Iterator[tuple[KeyPath, str]]:
     """Faults of the types of columns, as far as they are known, each with its key in the section."""
-    columns: list[tuple[tuple[str | int, ...], str]] = [
-        *((("partition_keys", number), name) for number, name in enumerate(layout.partition_keys)),
-        *((("row_keys", number), name) for number, name in enumerate(layout.row_keys or ())),
-    ]
+    columns = _key_columns(layout)
     if layout.sequence is not None:
         columns.append((("sequence",), layout.sequence))
     for at, name in columns:

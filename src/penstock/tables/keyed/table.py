@@ -163,8 +163,8 @@ def keyed_flow(
 def tombstone_policy(job: JobSpec, spec: KeyedSpec) -> TombstonePolicy:
     """The policy for records without a value: a row without values, unless the job has `sql:`."""
     if spec.filter_tombstones:
-        return TombstonePolicy.FILTER
-    return TombstonePolicy.QUARANTINE if job.sql else TombstonePolicy.ROW
+        return "filter"
+    return "quarantine" if job.sql else "row"
 
 
 def is_known_by_key(job: JobSpec, spec: KeyedSpec) -> bool:

@@ -17,7 +17,7 @@ from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
-from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.compact import VERSIONS_TO_LAND_MAX
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.keys import fingerprint
@@ -112,7 +112,7 @@ class Tombstones:
         if table is None:
             columns = tombstone_schema(self._job.table.layout, file_schema(schema))
             place = _place(self._job.table)
-            table = open_or_create(place, self._job.name, columns, NewColumnPolicy.ADD, self._environment)
+            table = open_or_create(place, self._job.name, columns, "add", self._environment)
             self._table = table
         return table
 

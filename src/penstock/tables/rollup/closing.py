@@ -58,7 +58,7 @@ from penstock.tables.rollup.numbers import (
     refuse_apart,
 )
 from penstock.tables.rollup.schema import EPOCH, PARTIALS_GROUP_ROWS_MAX, SORTED_BY, partials_schema
-from penstock.tables.rollup.spec import LatePolicy, RollupSpec
+from penstock.tables.rollup.spec import RollupSpec
 from penstock.tables.rollup.watermark import PartitionTime, Watermark, watermark
 
 CHECK_SECONDS = 1.0
@@ -191,7 +191,7 @@ class Closing:
 
         One Spark job closes windows; if rows are replaced, another one rewrites the other rows of their files.
         """
-        updates_windows = self._spec.late is LatePolicy.UPDATE
+        updates_windows = self._spec.late == "update"
         flow = CloseFlow(
             partials=self._partials.storage(),
             windows=write_options(self._windows),

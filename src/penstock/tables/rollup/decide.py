@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from penstock.tables.rollup.numbers import LEAST_MS, CloseState
-from penstock.tables.rollup.spec import LatePolicy, RollupSpec, Window
+from penstock.tables.rollup.spec import RollupSpec, Window
 
 CLOSE_ROWS_MAX = 8_000_000
 """Rows of partials that a close reads, by the statistics of files; a larger close is shortened, if possible."""
@@ -159,7 +159,7 @@ def _complete(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec
     taken = [file for file in files if file.epoch < state.close]
     late = _late_files(taken, spans, state.close - 1)
     times = [(span.start_ms, span.end_ms) for span in spans if not span.empty]
-    if late and spec.late is LatePolicy.UPDATE:
+    if late and spec.late == "update":
         first_ms = min(file.first_ms for file in late)
         times += [(span.window.start_of(first_ms), span.start_ms) for span in spans]
     return CompleteClose(state.close, state.until_ms, state.cleaned_ms, spans, _meeting(taken, times), late)

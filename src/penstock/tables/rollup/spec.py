@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import date
-from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Literal, TypeAlias, cast
 
 from penstock.job.faults import InvalidValueError, KeyPath, Secret, shown
 from penstock.job.reader import SpecReader
 from penstock.job.sections import KindSection
-from penstock.job.spec import POINT_FORMATS, JobSpec, TableSpec, TombstonePolicy
+from penstock.job.spec import POINT_FORMATS, JobSpec, TableSpec
 from penstock.job.values import Date, Key, Otherwise, Parsed, Part, Read, any_duration, items, one_of, text
 from penstock.lake.delta.schema import TablePlace
 from penstock.publish.spec import PublishSpec, check_publish
@@ -20,17 +19,12 @@ WINDOW_SECONDS_MIN, WINDOW_SECONDS_MAX = 1.0, 366 * 86400.0
 WINDOWS_MAX = 16
 AT: KeyPath = ("table", "rollup")
 Computed: TypeAlias = Literal["count", "sum", "min", "max", "mean", "first", "last"]
+LatePolicy: TypeAlias = Literal["drop", "update"]
+"""What happens to points whose window is closed."""
 PARTITION_TIMES = ("event_ms", "moved_ms", "last_point_ms", "read_to_end_ms")
 """Of a partition: the greatest event time, capped at the clock, and three clock times (`watermark.py`)."""
 PARTITION_SUMS = ("points", "blacklisted", "non_numeric", "non_finite", "future")
 """Of a partition: points that were aggregated or left out, and records that were too far ahead."""
-
-
-class LatePolicy(StrEnum):
-    """What happens to points whose window is closed."""
-
-    DROP = "drop"
-    UPDATE = "update"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +80,7 @@ class RollupSpec(TableSpec):
     idle_after_ms: Annotated[Millis, Key("idle_after")] = 60_000
     future_cutoff_ms: Annotated[Millis, Key("future_cutoff")] = 3_600_000
     not_before: Date = date(2000, 1, 1)
-    late: LatePolicy = LatePolicy.DROP
+    late: LatePolicy = "drop"
     update_grace_ms: Annotated[Millis, Key("update_grace")] = 0
     """How long partials are kept after the coarsest window over them is closed."""
     aggregates: Annotated[Aggregates, Part.INLINE] = Aggregates()
@@ -120,7 +114,7 @@ class RollupSection(KindSection[RollupSpec]):
 
     def complete(self, job: JobSpec[RollupSpec], reader: SpecReader) -> JobSpec[RollupSpec]:
         table = job.table
-        if job.on.tombstone is TombstonePolicy.ROW:
+        if job.on.tombstone == "row":
             reader.note(
                 ("on", "tombstone"), "row has no meaning: a tombstone has no points", "use filter or quarantine"
             )

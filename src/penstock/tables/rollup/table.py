@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.report import Share
-from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import fingerprint, other_jobs
 from penstock.lake.delta.table import DeltaLog, open_or_create
 from penstock.lake.proposal import Outcome, Proposal, StartPart
@@ -97,7 +97,7 @@ def open_tables(job: JobSpec[RollupSpec], spark: SparkSession, log: Log, environ
 def open_partials(job: JobSpec[RollupSpec], environment: Environment) -> DeltaLog:
     """The table that stores the positions; its windows are fixed when it is created."""
     place, schema = partials_job(job).table, partials_schema(job.table.aggregates)
-    table = open_or_create(place, job.name, schema, NewColumnPolicy.ADD, environment)
+    table = open_or_create(place, job.name, schema, "add", environment)
     head = number_key(job.name, INTERVAL, "")
     lengths = {f"{head}{window.name}": window.millis for window in job.table.windows}
     kept = keep_numbers(table, head, lengths, partial(_refuse_other_jobs, table))
@@ -114,7 +114,7 @@ def open_partials(job: JobSpec[RollupSpec], environment: Environment) -> DeltaLo
 def open_windows_table(job: JobSpec[RollupSpec], environment: Environment) -> DeltaLog:
     """The table of closed windows."""
     schema = windows_schema(job.table.aggregates)
-    return open_or_create(job.table.windows_place, job.name, schema, NewColumnPolicy.ADD, environment)
+    return open_or_create(job.table.windows_place, job.name, schema, "add", environment)
 
 
 def _refuse_other_jobs(table: DeltaLog) -> None:

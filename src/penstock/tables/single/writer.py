@@ -38,7 +38,7 @@ def row_columns(job: JobSpec, spark: SparkSession) -> tuple[pa.Schema, NewColumn
     with spark_errors(spark):
         schema = output_schema(spark, visible, job.sql) if job.sql else visible
     schema = pa.schema([column for column in schema if column.name not in job.drop])
-    return schema, NewColumnPolicy.ADD if job.sql and job.sql.select else job.on.new_column
+    return schema, "add" if job.sql and job.sql.select else job.on.new_column
 
 
 def add_fields(table: DeltaLog, job: JobSpec, fields: NewFields, decoded: Iterable[str], listener: Listener) -> bool:
@@ -121,7 +121,7 @@ class SingleWriter:
     def _added_columns(self, flow: Flow, gathered: Gathered) -> bool:
         """Whether the table has other columns than the flow knows, so that the batch has to run again."""
         fields = {name: types for name, types in gathered.new_fields().items() if name not in self.job.drop}
-        if self.job.on.new_column is not NewColumnPolicy.ADD or not fields:
+        if self.job.on.new_column != "add" or not fields:
             return False
         return add_fields(self.data, self.job, fields, flow.decoded.names, self.listener)
 

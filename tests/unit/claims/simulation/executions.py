@@ -21,7 +21,6 @@ from penstock.claims.protocol.records import FreeingPartition, Record, Releasing
 from penstock.claims.protocol.state import Claim, GroupState
 from penstock.errors import OutcomeUnknownError, TransientError
 from penstock.events import Event
-from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition
 from tests.support.group_in_memory import Fetched
 from tests.unit.claims.simulation.model_table import ViolationError
@@ -83,8 +82,7 @@ class ConsumerWorkload(PlainWorkload):
         self.seeks = 0
         self._rng = rng
         self._unchecked = unchecked
-        start = StartAt.LATEST if latest else StartAt.EARLIEST
-        self._options = DeliveryOptions(delivery, IN_FLIGHT_MAX, start=start)
+        self._options = DeliveryOptions(delivery, IN_FLIGHT_MAX, start="latest" if latest else "earliest")
         self._lanes: dict[Partition, Lane] = defaultdict(Lane)
         self._consumers: dict[Process, Consumer] = {}
         self._streams: set[tuple[Process, int, Partition, int]] = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from typing import get_args
 
 import pyarrow as pa
 import pytest
@@ -123,14 +124,14 @@ def cases(draw: st.DrawFn) -> tuple[pa.Schema, list[bytes]]:
 
 def check_agreement(schema: pa.Schema, values: list[bytes], policy: NewColumnPolicy) -> None:
     decoded = decode_json(schema, values, new_column=policy)
-    expected = [oracle(schema, value, known_only=policy is NewColumnPolicy.QUARANTINE) for value in values]
+    expected = [oracle(schema, value, known_only=policy == "quarantine") for value in values]
     good = [n for n, row in enumerate(expected) if row is not None]
     assert good_offsets(decoded) == [100 + n for n in good]
     columns = decoded.rows.columns
     for line, n in enumerate(good):
         row = [comparable(field.type, column[line]) for field, column in zip(schema, columns.columns, strict=True)]
         assert row == expected[n], values[n]
-    if policy is NewColumnPolicy.ADD:
+    if policy == "add":
         singly: NewFields = {}
         for n in good:
             add_fields(singly, in_record(parse_object(values[n]), field_tree(schema)))
@@ -142,17 +143,17 @@ def test_the_oracle_agrees_on_every_scalar_in_every_column(kind: pa.DataType) ->
     scalars = [*NUMBERS, *map(json.dumps, TEXTS), "true", "false", "null", "[]", "{}", "[1]", '{"a":1}']
     for schema in (pa.schema([("a", kind)]), pa.schema([("l", pa.list_(kind))])):
         shape = '{"a":%s}' if schema.names == ["a"] else '{"l":[%s]}'
-        check_agreement(schema, [(shape % scalar).encode() for scalar in scalars], NewColumnPolicy.IGNORE)
+        check_agreement(schema, [(shape % scalar).encode() for scalar in scalars], "ignore")
 
 
 @settings(max_examples=tries(50))
-@given(cases(), st.sampled_from([NewColumnPolicy.ADD, NewColumnPolicy.IGNORE, NewColumnPolicy.QUARANTINE]))
+@given(cases(), st.sampled_from(["add", "ignore", "quarantine"]))
 def test_the_oracle_agrees_on_every_record(case: tuple[pa.Schema, list[bytes]], policy: NewColumnPolicy) -> None:
     check_agreement(*case, policy)
 
 
 @settings(max_examples=tries(25))
-@given(cases(), st.sampled_from(list(NewColumnPolicy)[:2]))
+@given(cases(), st.sampled_from(list(get_args(NewColumnPolicy))[:2]))
 def test_the_outcome_of_a_record_does_not_depend_on_its_neighbours(
     case: tuple[pa.Schema, list[bytes]], policy: NewColumnPolicy
 ) -> None:
@@ -167,7 +168,7 @@ SEED = int(os.environ.get("PENSTOCK_FUZZ_SEED", "20240506"))
 """Another one looks elsewhere; a failure names it together with the batch."""
 
 
-@pytest.mark.parametrize("policy", [NewColumnPolicy.ADD, NewColumnPolicy.IGNORE, NewColumnPolicy.QUARANTINE])
+@pytest.mark.parametrize("policy", ["add", "ignore", "quarantine"])
 @pytest.mark.parametrize("bad_share", [0.001, 0.05, 0.5, 1.0])
 def test_hostile_records_among_good_ones_match_the_oracle(bad_share: float, policy: NewColumnPolicy) -> None:
     """Batches through one decoder, as in a task: what it has learned from one must not change the next."""
@@ -178,10 +179,7 @@ def test_hostile_records_among_good_ones_match_the_oracle(bad_share: float, poli
     for count in (40, 1, 300, 60):
         values = hostile_records(random_source, count, bad_share)
         decoded = decoder.decode(kafka_batch(values))
-        rows = {
-            100 + n: oracle(NESTED, value, known_only=policy is NewColumnPolicy.QUARANTINE)
-            for n, value in enumerate(values)
-        }
+        rows = {100 + n: oracle(NESTED, value, known_only=policy == "quarantine") for n, value in enumerate(values)}
         assert good_offsets(decoded) == [offset for offset, row in rows.items() if row is not None]
         for line, offset in enumerate(good_offsets(decoded)):
             columns = zip(NESTED, decoded.rows.columns.columns, strict=True)
@@ -207,7 +205,7 @@ def test_bad_records_cost_no_further_reads_of_their_batch(bad_share: float, monk
     """However many they are: Arrow's reader sees a batch a few times at most, and no record alone."""
     reads = count_reads(monkeypatch)
     values, count = orders(1500, bad_share, differing=True)
-    decoder = decoder_for(DecodeSpec("json"), ORDERS, Policies(new_column=NewColumnPolicy.IGNORE))
+    decoder = decoder_for(DecodeSpec("json"), ORDERS, Policies(new_column="ignore"))
     assert len(decoder.decode(kafka_batch(values)).bad.errors) == count
     assert len(reads) <= 8
 
@@ -222,7 +220,7 @@ def test_many_duplicate_names_and_texts_that_only_python_takes_for_decimals_cost
     escaped = [order.replace(b'"id"', b'"id": 1, "\\u0069d"') for order in good[120:150]]
     not_decimals = [b'{"tax": "%b"}' % text for text in (b"NaN", b"1_000", b" 1", b"Infinity", b"1." + b"0" * 80)]
     bad = [*twice, *inside, *escaped, *not_decimals * 6]
-    decoder = decoder_for(DecodeSpec("json"), ORDERS, Policies(new_column=NewColumnPolicy.IGNORE))
+    decoder = decoder_for(DecodeSpec("json"), ORDERS, Policies(new_column="ignore"))
     decoded = decoder.decode(kafka_batch([value for pair in zip(good, bad, strict=False) for value in pair]))
     assert good_offsets(decoded) == [100 + 2 * n for n in range(len(bad))]
     assert set(decoded.bad.errors.to_pylist()) == {

@@ -38,7 +38,7 @@ def decode(
     *,
     defaults: Literal["null", "value"] = "null",
     uri_names: dict[str, str] | None = None,
-    tombstone: TombstonePolicy = TombstonePolicy.FILTER,
+    tombstone: TombstonePolicy = "filter",
     names: list[str] | None = None,
 ) -> Decoded:
     schema = garmadon_schema(DESCRIPTORS, HEADER, body)
@@ -110,7 +110,7 @@ def test_bad_vectors_are_named_and_the_good_ones_between_them_are_rows() -> None
     good = OTHERS["state_event_type3_no_writer"]
     names = ["short_value", "length_mismatch", "header_not_protobuf", "null_value_tombstone"]
     values = [good, *(part for name in names for part in (OTHERS[name], good))]
-    decoded = decode(values, STATE, tombstone=TombstonePolicy.QUARANTINE)
+    decoded = decode(values, STATE, tombstone="quarantine")
     assert good_offsets(decoded) == [100, 102, 104, 106, 108]
     assert decoded.rows.columns.column("state").to_pylist() == ["END"] * 5
     assert decoded.bad.errors.to_pylist() == [
@@ -155,7 +155,7 @@ def test_columns_of_the_envelope_or_of_the_body_can_be_selected() -> None:
 
 def test_a_tombstone_that_is_to_be_a_row_is_null_in_every_column() -> None:
     value = event(3, 5, b"", b"")
-    decoded = decode([None, value], STATE, names=["tags", "timestamp"], tombstone=TombstonePolicy.ROW)
+    decoded = decode([None, value], STATE, names=["tags", "timestamp"], tombstone="row")
     assert decoded.rows.columns.to_pylist() == [{"tags": None, "timestamp": None}, {"tags": [], "timestamp": 5}]
 
 

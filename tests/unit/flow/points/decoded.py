@@ -39,8 +39,8 @@ def decode(
     values: Sequence[bytes | None],
     points: PointsSpec | None = None,
     *,
-    payload: Payload = Payload.PLAIN,
-    tombstone: TombstonePolicy = TombstonePolicy.FILTER,
+    payload: Payload = "plain",
+    tombstone: TombstonePolicy = "filter",
 ) -> Outcome:
     """The outcome of the records: the same with and without the fast path, and without losses."""
     spec = DecodeSpec(format_stated, payload, points=points or PointsSpec())

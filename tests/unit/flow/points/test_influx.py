@@ -7,7 +7,7 @@ import gzip
 import pytest
 
 from penstock.flow.points.metrics import PointCounts
-from penstock.job.spec import Payload, PointsSpec
+from penstock.job.spec import PointsSpec
 from tests.unit.flow.kafka_batches import WRITTEN_AT_MICROS
 from tests.unit.flow.points.decoded import decode, error_of
 
@@ -174,7 +174,7 @@ def test_records_without_points_are_filtered() -> None:
 
 
 def test_payloads_are_unpacked() -> None:
-    outcome = decode("influx", [gzip.compress(b"m f=1 1\nm f=2 2"), b"m f=1 1"], payload=Payload.GZIP)
+    outcome = decode("influx", [gzip.compress(b"m f=1 1\nm f=2 2"), b"m f=1 1"], payload="gzip")
     assert ([value for *_, value in outcome.points], list(outcome.bad)) == ([1.0, 2.0], [1])
 
 

@@ -9,7 +9,7 @@ from penstock.flow.points.decoder import POINTS_SCHEMA, PointsDecoder
 from penstock.flow.points.metrics import PointCounts
 from penstock.flow.points.series import BLACKLISTED, PAIR_BITS, SeriesBook
 from penstock.flow.rows import in_parts
-from penstock.job.spec import BlacklistEntry, DecodeSpec, Payload, PointsSpec, Policies
+from penstock.job.spec import BlacklistEntry, DecodeSpec, PointsSpec, Policies
 from tests.unit.flow.kafka_batches import kafka_batch
 from tests.unit.flow.points.decoded import decode
 
@@ -108,7 +108,7 @@ def test_counts_add_up() -> None:
 
 def test_a_batch_that_unpacks_to_too_much_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.flow.decode.outcome.PART_BYTES_MAX", 20)
-    decoder = PointsDecoder(DecodeSpec("influx", Payload.GZIP), Policies())
+    decoder = PointsDecoder(DecodeSpec("influx", "gzip"), Policies())
     batch = kafka_batch([gzip.compress(f"m f={number} 1".encode()) for number in range(7)])
     parts = list(in_parts(decoder.decode, batch))
     assert [part.points["value"].to_list() for part in parts] == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0], [6.0]]

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from penstock.flow.points.metrics import PointCounts
-from penstock.job.spec import Payload, PointsSpec, TombstonePolicy
+from penstock.job.spec import PointsSpec
 from tests.unit.flow.points.decoded import decode, error_of
 
 AT = 1_700_000_400
@@ -281,7 +281,7 @@ def test_records_without_points_are_filtered() -> None:
 
 
 def test_tombstones_can_be_bad() -> None:
-    outcome = decode("telegraf", [None, record('{"f":1}')], tombstone=TombstonePolicy.QUARANTINE)
+    outcome = decode("telegraf", [None, record('{"f":1}')], tombstone="quarantine")
     assert outcome.bad == {0: "value is null (a tombstone)"}
     assert [row for row, *_ in outcome.points] == [1]
 
@@ -293,7 +293,7 @@ def test_missing_fields_of_a_bad_record_are_not_counted() -> None:
 
 def test_payloads_are_unpacked() -> None:
     values = [gzip.compress(record('{"f":1}')), b"plain", None, gzip.compress(b"[]"), gzip.compress(record('{"f":2}'))]
-    outcome = decode("telegraf", values, payload=Payload.GZIP)
+    outcome = decode("telegraf", values, payload="gzip")
     assert [(row, value) for row, *_, value in outcome.points] == [(0, 1.0), (4, 2.0)]
     assert (list(outcome.bad), outcome.filtered) == ([1], 2)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from penstock.tables.rollup.decide import BeginClose, Clean, CompleteClose
-from penstock.tables.rollup.spec import LatePolicy
 from penstock.tables.rollup.watermark import HeldBy
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake, partition
 
@@ -86,7 +85,7 @@ def test_w2_points_are_late_if_and_only_if_committed_after_the_close_began(tmp_p
 
 
 def test_w2_two_processes_that_close_at_once_land_every_row_once(tmp_path: Path) -> None:
-    lake = RollupLake(tmp_path, late=LatePolicy.UPDATE, update_grace_ms=HOUR.millis)
+    lake = RollupLake(tmp_path, late="update", update_grace_ms=HOUR.millis)
     lake.land([Point("a", 0, 1.0)])
     lake.close_all(60_000)
     lake.land([Point("a", 1_000, 1.0), Point("b", 60_000, 1.0), Point("clock", 120_000, 0.0)])
@@ -120,7 +119,7 @@ def test_w3_every_interval_is_computed_from_the_finest_partials_and_they_stay_un
 
 
 def test_w3_partials_stay_for_the_grace_and_late_points_after_it_are_counted(tmp_path: Path) -> None:
-    lake = RollupLake(tmp_path, late=LatePolicy.UPDATE, update_grace_ms=120_000)
+    lake = RollupLake(tmp_path, late="update", update_grace_ms=120_000)
     lake.land([Point("a", 0, 1.0)])
     lake.close_all(60_000)
     lake.land([Point("a", 1_000, 1.0)])

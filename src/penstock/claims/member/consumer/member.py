@@ -9,7 +9,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import get_args
 
 from penstock.claims.member.agent import Agent, CoordinationOptions, default_client_id
 from penstock.claims.member.consumer.acks import LostClaimError
@@ -25,7 +25,6 @@ from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import Partition
 
 POLL_COUNT_MAX = 500
-Start = Literal["earliest", "latest"]
 FETCH_SECONDS = 0.1
 """How long a poll waits for records before it looks for newly claimed partitions."""
 
@@ -46,7 +45,7 @@ class Member:
         topics: Sequence[str] = (),
         client_id: str | None = None,
         delivery: Delivery = "at_least_once",
-        start: Start | None = None,
+        start: StartAt | None = None,
         heartbeat_seconds: float = 10.0,
         in_flight_max: int = IN_FLIGHT_MAX,
         coordination: CoordinationOptions | None = None,
@@ -183,8 +182,8 @@ class Member:
             raise UserError("the member is closed")
 
 
-def _log_spec(where: str | KafkaLogSpec, topics: Sequence[str], start: Start | None) -> KafkaLogSpec:
-    """The log of a member: by its brokers alone, or by a full description with security and client settings."""
+def _log_spec(where: str | KafkaLogSpec, topics: Sequence[str], start: StartAt | None) -> KafkaLogSpec:
+    """The log of a member: by its brokers alone, or by a full description with client settings."""
     if isinstance(topics, str):
         raise UserError(f"topics is the text {topics!r}, must be a list of names", hint=f"topics=[{topics!r}]")
     spec = KafkaLogSpec(bootstrap=where) if isinstance(where, str) else where
@@ -193,7 +192,7 @@ def _log_spec(where: str | KafkaLogSpec, topics: Sequence[str], start: Start | N
     if not spec.topics and spec.topic_pattern is None:
         raise UserError("a member needs at least one topic", hint="topics=['orders']")
     if start is not None:
-        if start not in get_args(Start):
-            raise UserError(f"start is {start!r}, must be one of {', '.join(get_args(Start))}")
-        spec = replace(spec, start=StartAt(start))
+        if start not in get_args(StartAt):
+            raise UserError(f"start is {start!r}, must be one of {', '.join(get_args(StartAt))}")
+        spec = replace(spec, start=start)
     return spec

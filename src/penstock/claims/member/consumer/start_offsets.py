@@ -36,7 +36,7 @@ class DeliveryOptions:
 
     delivery: Delivery = "at_least_once"
     in_flight_max: int = IN_FLIGHT_MAX
-    start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
+    start: StartAt | Mapping[str, Mapping[int, int]] = "earliest"
 
     def __post_init__(self) -> None:
         if self.delivery not in get_args(Delivery):
@@ -51,7 +51,7 @@ class DeliveryOptions:
     @property
     def start_moves(self) -> bool:
         """Whether `start` means another offset at another time: it is recorded before the first record is read."""
-        return self.start is not StartAt.EARLIEST
+        return self.start != "earliest"
 
 
 class PositionOutOfRangeError(UserError):
@@ -185,7 +185,7 @@ class StartOffsets:
         return partition in self._at_start and partition.topic_id not in (self._begun or ())
 
     def _first_offset(self, partition: Partition, bounds: Bounds) -> int:
-        return start_offset(self._options.start if self._started(partition) else StartAt.EARLIEST, partition, bounds)
+        return start_offset(self._options.start if self._started(partition) else "earliest", partition, bounds)
 
     def _start_others(self, topics: set[str]) -> None:
         """Record where the unowned partitions of these topics start: their holders record the others."""

@@ -17,7 +17,7 @@ from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import QuietLog, logger
 from penstock.logs.kafka.faults import OUT_OF_RANGE, TOPIC_DENIED, error_of, fault_of
 from penstock.logs.kafka.reader import next_offsets
-from penstock.logs.kafka.security import librdkafka_settings
+from penstock.logs.kafka.settings import librdkafka_settings
 from penstock.logs.log import Partition
 
 FETCH_AT_ONCE_MAX = 500

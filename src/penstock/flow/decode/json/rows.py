@@ -94,8 +94,8 @@ class JsonDecoder:
 
     def __post_init__(self) -> None:
         self._fields = field_tree(self.schema)
-        self._known_only = self.new_column in (NewColumnPolicy.QUARANTINE, NewColumnPolicy.FAIL)
-        self._adds = self.new_column is NewColumnPolicy.ADD
+        self._known_only = self.new_column in ("quarantine", "fail")
+        self._adds = self.new_column == "add"
         self._has_maps = any(pa.types.is_map(kind) for kind in self.schema.types)
         self._has_decimals = any(map(_has_decimals, self.schema.types))
         # The keys of maps are fields to Arrow: where there are maps, it neither refuses nor infers other fields.
@@ -112,7 +112,7 @@ class JsonDecoder:
         records = opened.values.fill_null(b"{}") if opened.values.null_count else opened.values
         candidates = _Candidates(records, opened.rows, dict(opened.errors), self._fields)
         columns, new_fields = self._read(candidates)
-        if self.new_column is NewColumnPolicy.FAIL:
+        if self.new_column == "fail":
             _refuse_new_fields(batch, candidates.errors)
         return gathered(batch, columns, candidates.rows, candidates.errors, opened, new_fields)
 
@@ -208,7 +208,7 @@ class JsonDecoder:
         if not self._has_maps:
             return {}, False
         texts: list[bytes] = records.to_pylist()
-        if self.new_column is not NewColumnPolicy.IGNORE:
+        if self.new_column != "ignore":
             try:
                 return map_texts(self.schema, texts, known_only=True), False
             except pa.ArrowInvalid:

@@ -19,7 +19,7 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.job.expressions import Expression
 from penstock.job.expressions import fields as fields_of
 from penstock.job.kafka_types import RECORD_SCHEMA
-from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import fingerprint
 from penstock.storage import open_storage
 from penstock.tables.keyed.layout import DELETE, RESERVED, SEQUENCE, deletions, key_faults
@@ -115,7 +115,7 @@ class LoadTask:
     @classmethod
     def of(cls, job: JobSpec, store: ChunkStore, columns: pa.Schema, name: NewName) -> LoadTask:
         """If `sql` selects columns, files must have the columns of the table."""
-        ignores_new = job.on.new_column is NewColumnPolicy.IGNORE
+        ignores_new = job.on.new_column == "ignore"
         if job.sql is not None and job.sql.select:
             return cls(store, columns, columns, {}, ignores_new, name)
         return cls(store, columns, grown(job.schema, columns), job.columns, ignores_new, name)

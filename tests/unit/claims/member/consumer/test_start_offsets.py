@@ -19,13 +19,12 @@ from penstock.claims.member.consumer.start_offsets import (
 from penstock.claims.protocol.records import Seeking
 from penstock.errors import OutcomeUnknownError
 from penstock.events import Event, ReadingInterrupted
-from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition
 from tests.support.group_in_memory import INTERVAL, MemoryAgent, MemoryGroup
 from tests.support.memory_log import MemoryLog
 
 ZERO, ONE = Partition("web", "id-of-web", 0), Partition("web", "id-of-web", 1)
-LATEST = DeliveryOptions(start=StartAt.LATEST)
+LATEST = DeliveryOptions(start="latest")
 RESTARTED = Bounds(0, 3)
 """What a broker that has just restarted reports of a log with ten records."""
 

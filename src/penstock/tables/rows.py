@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
+from penstock.errors import UserError
+from penstock.flow.columns.computed import output_type
 from penstock.job.decode import schema_of_rows
-from penstock.job.expressions import Call, Expression, Field, KafkaField, fields
+from penstock.job.expressions import Expression, KafkaField, fields
 from penstock.job.faults import Finding, InvalidValueError, KeyPath, nearest, shown
 from penstock.job.kafka_types import KAFKA_TYPES
 from penstock.job.place import PLACE, place_columns
@@ -57,8 +60,7 @@ def complete_rows(
     columns = {**readable(stated), **added}
     types: dict[str, pa.DataType | None] = {field.name: field.type for field in schema or ()}
     for name in (*stated, *added):
-        expression = columns.get(name)
-        types.setdefault(name, type_of(expression, schema) if expression is not None and schema is not None else None)
+        types.setdefault(name, _type_of(columns.get(name), schema))
     output = OutputColumns(types, complete=schema is not None and not reader.misstates("columns"))
     output = _without_dropped(job, schema, output, reader)
     sql = job.sql
@@ -67,7 +69,7 @@ def complete_rows(
         # A projection keeps the place of a row, whether it names it or not.
         passed = {part for part, _ in place_columns(columns, sql.select)}
         left_out = {name: field for name, field in added.items() if field.name not in passed}
-        more = {name: type_of(field, pa.schema([])) for name, field in left_out.items()}
+        more = {name: KAFKA_TYPES[field.name] for name, field in left_out.items()}
         output = replace(output, types={**output.types, **more})
         sql = replace(sql, select=(*sql.select, *(f"`{name.replace('`', '``')}`" for name in left_out)))
     complete = output.complete and not reader.misstates("sql") and not reader.misstates("sql", "select")
@@ -144,52 +146,24 @@ def column_findings(stated: StatedColumns, schema: pa.Schema) -> Iterator[Findin
 
 
 def expression_findings(expression: Expression, schema: pa.Schema, at: KeyPath) -> Iterator[Finding]:
-    """Fields of an expression that do not exist, and arguments that its functions do not take."""
-    for field in fields(expression):
-        fault = _path_fault(field.path, schema)
-        if fault is not None:
-            yield Finding(at, *fault)
-    yield from _argument_findings(expression, schema, at)
-
-
-def _argument_findings(expression: Expression, schema: pa.Schema, at: KeyPath) -> Iterator[Finding]:
-    if not isinstance(expression, Call):
+    """Why rows of the schema have no value of the expression: fields that do not exist, arguments of other types."""
+    prefixes = (field.path[: depth + 1] for field in fields(expression) for depth in range(len(field.path)))
+    if any(type_at(schema, prefix) == pa.null() for prefix in prefixes):
+        # The type of the field could not be read, and has a finding.
         return
-    for arg in expression.args:
-        kind = type_of(arg, schema)
-        if kind is not None and pa.types.is_nested(kind) and expression.function != "coalesce":
-            yield Finding(at, f"{expression.function} takes no struct, list or map")
-        yield from _argument_findings(arg, schema, at)
+    try:
+        output_type(expression, schema)
+    except UserError as error:
+        yield Finding(at, error.primary, error.hint)
 
 
-def _path_fault(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, str] | None:
-    inside: pa.DataType = pa.struct(list(schema))
-    for depth, name in enumerate(path):
-        if pa.types.is_null(inside):
-            return None
-        before = ".".join(path[:depth])
-        if not pa.types.is_struct(inside):
-            return f"{before} is not a struct: it has no field {name}", ""
-        names = [inside.field(index).name for index in range(inside.num_fields)]
-        if name not in names:
-            whole = [".".join((*path[:depth], other)) for other in names]
-            text = ".".join(path[: depth + 1])
-            return f"the schema has no field {text}", nearest(text, whole) or f"there are: {', '.join(whole[:20])}"
-        inside = inside.field(names.index(name)).type
+def _type_of(expression: Expression | None, schema: pa.Schema | None) -> pa.DataType | None:
+    """The type of a column; None if the job file does not show it."""
+    if expression is None or schema is None:
+        return None
+    with suppress(UserError):
+        return output_type(expression, schema)
     return None
-
-
-def type_of(expression: Expression, schema: pa.Schema) -> pa.DataType | None:
-    """The type of an expression where the job file alone shows it."""
-    match expression:
-        case Field(path=path):
-            return type_at(schema, path)
-        case KafkaField(name=name):
-            return KAFKA_TYPES[name]
-        case Call(function="coalesce", args=args):
-            return next((kind for kind in (type_of(arg, schema) for arg in args) if kind is not None), None)
-        case _:
-            return None
 
 
 # the place of a row
