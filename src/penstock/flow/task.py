@@ -78,7 +78,7 @@ class RowWriter(Protocol):
 
 
 @dataclass(slots=True)
-class _Piece:
+class _PartitionFiles:
     """The files of one partition inside a task."""
 
     rows: RowWriter
@@ -90,7 +90,7 @@ class StagingTask(Generic[FlowT]):
 
     def __init__(self, flow: FlowT) -> None:
         self._flow = flow
-        self._lanes: dict[PartitionKey, _Piece] = {}
+        self._lanes: dict[PartitionKey, _PartitionFiles] = {}
         self._tallies = Tallies(flow)
         self._refused: dict[PartitionKey, dict[int, str]] = {}
 
@@ -117,10 +117,10 @@ class StagingTask(Generic[FlowT]):
     def _count(self, key: PartitionKey, **counts: int) -> None:
         self._tallies.add(TypeKey(key, UNROUTED), Share(Counts(**counts)))
 
-    def _lane(self, key: PartitionKey) -> _Piece:
+    def _lane(self, key: PartitionKey) -> _PartitionFiles:
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = _Piece(
+            lane = self._lanes[key] = _PartitionFiles(
                 self._flow.open_rows(key, lambda: self._name(key)),
                 StagedWriter(self._flow.quarantine, lambda: self._name(key), *key),
             )
