@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from penstock.flow.decode import Decoder, decoder_for
 from penstock.flow.rows import BadRows, bad_rows, in_parts, rows_without, take, with_columns
 from penstock.flow.stage import Batches, Stage, TaskFlow, log_parts, run_task, without_poison
 from penstock.flow.write.files import StagedWriter, WriteOptions
-from penstock.flow.write.manifest import Counts, PartitionKey, StagedFile, ranges_of
+from penstock.flow.write.manifest import Counts, PartitionKey, RowWriter, ranges_of
 from penstock.flow.write.report import UNROUTED, Share, TaskReport
 from penstock.flow.write.tally import Tallies, TypeKey
 from penstock.job.spec import SqlSpec
@@ -65,16 +65,6 @@ class Flow(TableFlow):
 
 
 FlowT = TypeVar("FlowT", bound=TableFlow)
-
-
-class RowWriter(Protocol):
-    """Takes the rows of one partition of a task."""
-
-    def write(self, rows: pa.RecordBatch) -> None: ...
-
-    def finish(self) -> tuple[StagedFile, ...]: ...
-
-    def abandon(self) -> None: ...
 
 
 @dataclass(slots=True)
