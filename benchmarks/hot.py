@@ -14,7 +14,7 @@ import polars as pl
 from benchmarks.apart import run_apart
 from benchmarks.meters import BenchResult, Meter, Report, Spent, median
 from benchmarks.sides import check_rows, filled_topic, in_turn, run_job
-from penstock.embedded.sample import Sample, web_requests
+from penstock.embedded.sample import SampleSize, web_requests
 from penstock.job.spec import SparkSpec
 from penstock.spark.session import open_spark
 
@@ -34,7 +34,7 @@ table:
 def bench_hot(records: int, cores: int, rounds: int, report: Report) -> BenchResult:
     """Compare `local[cores]` with `local[1]`; a ratio of 2 means twice the throughput."""
     spent: dict[int, list[Spent]] = {cores: [], 1: []}
-    with filled_topic(in_turn(web_requests(Sample(records)), 1), 1) as (bootstrap, folder):
+    with filled_topic(in_turn(web_requests(SampleSize(records)), 1), 1) as (bootstrap, folder):
         for number in range(1, rounds + 1):
             for count, measured in spent.items():
                 measured.append(Spent(**run_apart(_measure, count, bootstrap, folder / f"{number}-{count}", records)))

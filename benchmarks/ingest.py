@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from benchmarks import sides
 from benchmarks.meters import BenchResult, Report
-from penstock.embedded.sample import Sample, job_file, web_requests
+from penstock.embedded.sample import SampleSize, job_file, web_requests
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS
 
@@ -27,7 +27,7 @@ def bench_ingest(records: int, rounds: int, report: Report, bad_share: float = 0
 
     Of bad records, the share `bad_share`, we write none as a row, and the baseline each as one with nulls.
     """
-    sample = Sample(records, bad_every=round(1 / bad_share) if bad_share else 0)
+    sample = SampleSize(records, bad_every=round(1 / bad_share) if bad_share else 0)
     report(f"producing {records:,} records")
     spark, read_result = SparkSpec(conf=DELTA_SETTINGS), partial(_read_result, sample)
     compared = sides.Comparison(
@@ -60,7 +60,7 @@ def baseline(spark: SparkSession, bootstrap: str, folder: Path) -> None:
     sides.run_to_end(rows.writeStream.format("delta").partitionBy("date"), folder, folder / "table")
 
 
-def _read_result(sample: Sample, spark: SparkSession, side: str, folder: Path) -> dict[str, Any]:
+def _read_result(sample: SampleSize, spark: SparkSession, side: str, folder: Path) -> dict[str, Any]:
     rows = spark.read.format("delta").load(str(folder / "table")).count()
     sides.check_rows(side, rows, sample.records - (sample.bad_records if side == "penstock" else 0))
     return {}

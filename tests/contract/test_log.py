@@ -34,6 +34,8 @@ class World:
     produce: Produce | MemoryProduce | WalProduce
     open: Callable[[KafkaLogSpec], Log]
     bootstrap: str = "nowhere:9092"
+    has_keys: bool = True
+    """Whether records have keys, headers and null values; those of a WAL have values only."""
 
     def log(self, topic: str, start: StartAt = "earliest") -> Log:
         return self.open(KafkaLogSpec(self.bootstrap, topics=(topic,), start=start, group=f"group-{topic}"))
@@ -43,7 +45,7 @@ class World:
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     if request.param == "wal":
         with served(tmp_path, EAGER) as server:
-            yield World(WalTopics(server.url), WalProduce(server.url), partial(_open_wal, server.url))
+            yield World(WalTopics(server.url), WalProduce(server.url), partial(_open_wal, server.url), has_keys=False)
     else:
         yield _kafka_world(request)
 
@@ -70,7 +72,10 @@ def _open_wal(url: str, spec: KafkaLogSpec) -> Log:
 def filled(world: World) -> Iterator[tuple[World, str, Log, Partition]]:
     """Five records in the first of two partitions."""
     name = world.topics(2)
-    world.produce(name, [b"0", b"1", None, b"3", b"4"], partition=0, key=b"k", headers=[("a", b"1")])
+    if isinstance(world.produce, WalProduce):
+        world.produce(name, [b"0", b"1", b"2", b"3", b"4"], partition=0)
+    else:
+        world.produce(name, [b"0", b"1", None, b"3", b"4"], partition=0, key=b"k", headers=[("a", b"1")])
     with closing(world.log(name)) as log:
         yield world, name, log, log.partitions()[0]
 
@@ -101,14 +106,17 @@ def test_a_job_starts_at_its_configured_start(
 
 
 def test_a_source_gives_each_record_of_its_slices_once_as_it_was(filled: tuple[World, str, Log, Partition]) -> None:
-    _, name, log, partition = filled
+    world, name, log, partition = filled
     source = log.source([Slice(partition, 1, 5, 1)], 2, 1024 * 1024)
     numbers = pa.RecordBatch.from_pydict({"number": pa.array(range(len(source.pieces)), pa.int64())})
     batches = list(source([numbers]))
     rows = [row for batch in batches for row in batch.to_pylist()]
-    assert [(row["offset"], row["value"]) for row in rows] == [(1, b"1"), (2, None), (3, b"3"), (4, b"4")]
-    assert {(row["topic"], row["partition"], row["key"]) for row in rows} == {(name, 0, b"k")}
-    assert rows[0]["headers"] == [{"key": "a", "value": b"1"}]
+    null = None if world.has_keys else b"2"
+    assert [(row["offset"], row["value"]) for row in rows] == [(1, b"1"), (2, null), (3, b"3"), (4, b"4")]
+    assert {(row["topic"], row["partition"], row["key"]) for row in rows} == {
+        (name, 0, b"k" if world.has_keys else None)
+    }
+    assert rows[0]["headers"] == ([{"key": "a", "value": b"1"}] if world.has_keys else None)
     assert abs(rows[0]["timestamp"].timestamp() - time.time()) < 300
     assert all(mark_of(batch) is not None for batch in batches if not batch.num_rows)
 

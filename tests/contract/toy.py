@@ -24,7 +24,7 @@ from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, TableSpec
 from penstock.lake.compaction import Progress
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.lake.proposal import FencePart, Outcome, Part, Proposal, SlicePart, StartPart, check
+from penstock.lake.proposal import FencePart, Outcome, Proposal, ProposalPart, SlicePart, StartPart, check
 from penstock.lake.reports import CompactReport, VacuumReport
 from penstock.lake.state import DeltaPartition, DeltaState
 from penstock.logs.log import Batch, Log, Partition, Slice
@@ -284,7 +284,7 @@ def _rows_once(rows: Sequence[Row], states: Mapping[Partition, DeltaPartition], 
     return Check("rows", ", ".join(wrong) or f"{len(rows)} rows", bool(wrong))
 
 
-def _encoded(part: Part) -> dict[str, Any]:
+def _encoded(part: ProposalPart) -> dict[str, Any]:
     place = {"topic": part.partition.topic, "topic_id": part.partition.topic_id, "number": part.partition.number}
     match part:
         case StartPart():
@@ -298,7 +298,7 @@ def _encoded(part: Part) -> dict[str, Any]:
             assert_never(part)
 
 
-def _decoded(record: Mapping[str, Any]) -> Part:
+def _decoded(record: Mapping[str, Any]) -> ProposalPart:
     partition = Partition(record["topic"], record["topic_id"], record["number"])
     token = record["token"]
     if "start" in record:
@@ -309,7 +309,7 @@ def _decoded(record: Mapping[str, Any]) -> Part:
     return FencePart(partition, token)
 
 
-def _after(state: DeltaState, part: Part, version: int) -> DeltaState:
+def _after(state: DeltaState, part: ProposalPart, version: int) -> DeltaState:
     before = state.of(part.partition)
     fingerprints = dict(state.fingerprints)
     match part:

@@ -102,11 +102,10 @@ class World:
         state = client.partitions(TOPIC)[number]
         end = state.end
         start = 1 + max((offset for part, offset in self.read if part == number), default=-1)
-        for header, records in client.read(TOPIC, number, start, end):
-            for offset, record in enumerate(records, header.offset):
+        for header, values in client.read(TOPIC, number, start, end):
+            for offset, value in enumerate(values, header.offset):
                 if start <= offset < end:
-                    assert record.value is not None
-                    self.read[number, offset] = record.value
+                    self.read[number, offset] = value
         client.report("job", {state.partition: end})
 
     def _insisting(self, call: Callable[[], T]) -> T:

@@ -21,7 +21,7 @@ from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec
 from penstock.lake.delta.table import DeltaLog, open_or_create
-from penstock.lake.proposal import Outcome, Part, Proposal, SlicePart, StartPart
+from penstock.lake.proposal import Outcome, Proposal, ProposalPart, SlicePart, StartPart
 from penstock.logs.log import Partition, Slice
 from penstock.tables.delta.section import DeltaSpec
 from tests.support.quarantine_url import quarantine_url
@@ -177,7 +177,7 @@ table:
         return frame.sort("offset").select("day", "offset").rows()
 
 
-def commit(table: DeltaLog, *parts: Part) -> Outcome:
+def commit(table: DeltaLog, *parts: ProposalPart) -> Outcome:
     """Commit parts as one batch, with the columns that the lake's files have."""
     return table.commit(Proposal(JOB, new_batch_id(), parts), SCHEMA)
 

@@ -11,11 +11,9 @@ from itertools import count
 from pathlib import Path
 
 from penstock.logs.wal.client import WalClient
-from penstock.logs.wal.records import WalRecord
 from penstock.logs.wal.server import WalServer
 from penstock.logs.wal.store import WalLimits, WalStore
 
-Headers = Sequence[tuple[str, bytes | None]]
 RESERVE_BYTES = 1024 * 1024
 EAGER = WalLimits(retention_seconds=0, reserve_bytes=RESERVE_BYTES)
 """Appends are deleted as soon as every job has committed them."""
@@ -55,7 +53,7 @@ class WalTopics:
 
     def delete(self, name: str) -> None:
         with WalClient(self.url) as client:
-            client.delete_topic(name)
+            client._answer("DELETE", ["topics", name])
 
     def recreate(self, name: str, partitions: int = 1) -> None:
         self.delete(name)
@@ -77,10 +75,8 @@ class WalProduce:
     def __call__(
         self,
         topic: str,
-        values: Iterable[bytes | str | None],
+        values: Iterable[bytes | str],
         partition: int | None = None,
-        key: bytes | str | None = None,
-        headers: Headers | None = None,
         transactional: bool = False,
         timestamp_ms: int | None = None,
     ) -> list[tuple[int, int]]:
@@ -89,12 +85,7 @@ class WalProduce:
         with WalClient(self.url) as client:
             partitions = len(client.partitions(topic))
             for value in values:
-                record = WalRecord(_bytes(value), _bytes(key), tuple(headers or ()))
                 number = next(self._turn) % partitions if partition is None else partition
-                answer = client.append(topic, [record], partition=number)
+                answer = client.append(topic, [value.encode() if isinstance(value, str) else value], partition=number)
                 places.append((answer.partition, answer.start))
         return places
-
-
-def _bytes(text: bytes | str | None) -> bytes | None:
-    return text.encode() if isinstance(text, str) else text

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
 from penstock.errors import OutcomeUnknownError
-from penstock.storage import Entry, Storage, Writer
+from penstock.storage import Entry, Storage, StorageWriter
 
 Watch = Callable[[str, str], None]
 """Called with the act and the path that it creates, reads or removes; what it raises, the act raises."""
@@ -74,7 +74,7 @@ class WatchedStorage(Storage):
         self._note("delete", path)
         self._behind.delete(path)
 
-    def open_writer(self, path: str) -> Writer:
+    def open_writer(self, path: str) -> StorageWriter:
         self._note("open_writer", path)
         return self._behind.open_writer(path)
 

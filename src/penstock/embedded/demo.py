@@ -21,7 +21,7 @@ from penstock.embedded.broker import Cluster
 from penstock.embedded.sample import (
     WINDOWS,
     MetricSample,
-    Sample,
+    SampleSize,
     create_topic,
     end_markers,
     job_file,
@@ -35,12 +35,11 @@ from penstock.errors import TransientError
 from penstock.lake.delta.table import open_table
 from penstock.spark.delta_spark import open_delta_spark
 from penstock.tables.registry import load_job
-from penstock.verify import Sample as Compared
-from penstock.verify import VerifyReport, verify
+from penstock.verify import Sample, VerifyReport, verify
 
 TOPIC = "web_requests"
 PARTITIONS = 4
-SAMPLE = Sample(records=200_000, days=3, bad_every=1000)
+SAMPLE = SampleSize(records=200_000, days=3, bad_every=1000)
 SMALL_BATCHES = "min_bytes_per_file: 2MiB, max_bytes_per_batch: 5MiB"
 """Several batches out of a small topic, so that the job can be killed between them."""
 METRICS_TOPIC = "telegraf"
@@ -112,7 +111,7 @@ def run_demo(folder: Path, show: Show) -> DemoReport:
         _run_to_end(job_path, rollup_path)
         show("penstock verify, for both")
         job = load_job(job_path)
-        verified = (verify(job), verify(load_job(rollup_path), values=Compared(None)))
+        verified = (verify(job), verify(load_job(rollup_path), values=Sample(None)))
     show("reading the tables back with Polars and with Spark")
     windows = pl.read_delta(str(windows_table)).with_columns(pl.col("interval").cast(pl.Enum(WINDOWS)))
     by_interval = windows.group_by("interval").agg(pl.len(), pl.col("count").sum()).sort("interval")

@@ -31,7 +31,7 @@ BAD_VALUES: tuple[tuple[str, bytes], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampleSize:
     """The size of a sample; every `bad_every`th record is one of `BAD_VALUES`, 0 means none."""
 
     records: int
@@ -44,7 +44,7 @@ class Sample:
         return self.records // self.bad_every if self.bad_every else 0
 
 
-def web_requests(sample: Sample) -> Iterator[bytes]:
+def web_requests(sample: SampleSize) -> Iterator[bytes]:
     """The values, in order."""
     rng = random.Random(sample.seed)
     step = timedelta(days=sample.days) / max(sample.records, 1)

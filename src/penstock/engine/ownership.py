@@ -16,7 +16,7 @@ from penstock.events import Listener, PartitionStarted, PositionCorrected
 from penstock.failpoints import AtStep
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.lake.proposal import AcceptedPart, FencePart, Part, Proposal, StartPart
+from penstock.lake.proposal import AcceptedPart, FencePart, Proposal, ProposalPart, StartPart
 from penstock.lake.state import TableState
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.tables.kind import Table
@@ -83,10 +83,12 @@ class Starter:
 
     def _handshake(
         self, tokens: Tokens, partitions: Sequence[Partition], state: TableState, bounds: LogBounds
-    ) -> list[Part]:
+    ) -> list[ProposalPart]:
         new = self._unstarted(tokens, partitions, state)
         offsets = self._first_offsets(new, state, bounds) if new else {}
-        parts: list[Part] = [StartPart(partition, offsets[partition], tokens.get(partition, 0)) for partition in new]
+        parts: list[ProposalPart] = [
+            StartPart(partition, offsets[partition], tokens.get(partition, 0)) for partition in new
+        ]
         for partition, token in tokens.items():
             if state.of(partition).position is not None and token > state.of(partition).token:
                 parts.append(FencePart(partition, token))

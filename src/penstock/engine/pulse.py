@@ -23,7 +23,7 @@ CHECK_SECONDS = 5.0
 STOPPED = (*SPARK_ERRORS, AttributeError)
 """What Spark raises if another thread stopped it, or its JVM died; the job's own thread notices too."""
 
-Progress = Callable[[], Hashable]
+ProgressMark = Callable[[], Hashable]
 """States how far the work is: a value that differs from the last one is progress."""
 
 
@@ -40,7 +40,9 @@ def with_signs(environment: Environment, claims: Claims) -> Environment:
 class Pulse:
     """A thread that checks the progress of a job's work while the job's own thread waits; a context manager."""
 
-    def __init__(self, progress: Progress, working: Callable[[], None], check_seconds: float = CHECK_SECONDS) -> None:
+    def __init__(
+        self, progress: ProgressMark, working: Callable[[], None], check_seconds: float = CHECK_SECONDS
+    ) -> None:
         self._progress = progress
         self._working = working
         self._check_seconds = check_seconds

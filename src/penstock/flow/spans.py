@@ -14,7 +14,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
+class BufferSpans:
     """Parts of a buffer, in order and apart from each other: part `i` is `[starts[i], ends[i])`."""
 
     data: pa.Buffer
@@ -46,14 +46,14 @@ class Spans:
         both = pa.Array.from_buffers(kind, 2 * count - 1, [None, pa.py_buffer(offsets), self.data])
         return both.take(pa.array(np.arange(0, 2 * count - 1, 2)))
 
-    def where(self, kept: Mask) -> Spans:
-        return Spans(self.data, self.starts[kept], self.ends[kept])
+    def where(self, kept: Mask) -> BufferSpans:
+        return BufferSpans(self.data, self.starts[kept], self.ends[kept])
 
 
-def spans_of(texts: pa.Array) -> Spans:
+def spans_of(texts: pa.Array) -> BufferSpans:
     """The places of strings or binaries in their buffer."""
     if not len(texts):
-        return Spans(pa.py_buffer(b""), np.empty(0, np.int64), np.empty(0, np.int64))
+        return BufferSpans(pa.py_buffer(b""), np.empty(0, np.int64), np.empty(0, np.int64))
     _, offsets, data = texts.buffers()
     places = np.frombuffer(offsets, np.int32, len(texts) + 1, 4 * texts.offset).astype(np.int64)
-    return Spans(data if data is not None else pa.py_buffer(b""), places[:-1], places[1:])
+    return BufferSpans(data if data is not None else pa.py_buffer(b""), places[:-1], places[1:])

@@ -23,7 +23,7 @@ from penstock.flow.columns.computed import compute
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.columns.seen_types import from_json, to_json
 from penstock.flow.rows import BadRows, in_parts, with_columns
-from penstock.flow.stage import Batches, Part, Stage, by_partition, run_task, without_poison
+from penstock.flow.stage import Batches, PartitionRows, Stage, by_partition, run_task, without_poison
 from penstock.flow.task import Flow, SliceWriter
 from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.report import UNROUTED
@@ -160,7 +160,7 @@ def _note(key: PartitionKey, **facts: object) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{f"{_PREFIX}{name}": value for name, value in row.items()}])
 
 
-def _by_partition_hidden(batch: pa.RecordBatch) -> Iterator[Part]:
+def _by_partition_hidden(batch: pa.RecordBatch) -> Iterator[PartitionRows]:
     renamed = batch.rename_columns(
         [name.removeprefix(_PREFIX) if name in HIDDEN.names else f"={name}" for name in batch.schema.names]
     )

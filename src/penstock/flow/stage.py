@@ -25,7 +25,7 @@ from penstock.logs.log import EpochMark
 
 Batches = Iterator[pa.RecordBatch]
 Stage = Callable[[Iterable[pa.RecordBatch]], Batches]
-Part = tuple[PartitionKey, pa.RecordBatch]
+PartitionRows = tuple[PartitionKey, pa.RecordBatch]
 """Records of one partition in offset order."""
 NoteMark = Callable[[PartitionKey, EpochMark], None]
 
@@ -96,7 +96,7 @@ def keep_modules() -> None:
         gc.freeze()
 
 
-def run_task(task: Task, parts: Iterable[Part], failpoint: Failpoint | None) -> Batches:
+def run_task(task: Task, parts: Iterable[PartitionRows], failpoint: Failpoint | None) -> Batches:
     """Let the task take all parts; its report is the only row that it gives to Spark."""
     try:
         for key, part in parts:
@@ -109,7 +109,7 @@ def run_task(task: Task, parts: Iterable[Part], failpoint: Failpoint | None) -> 
         raise
 
 
-def log_parts(batches: Iterable[pa.RecordBatch], note_mark: NoteMark, rows_min: int = 0) -> Iterator[Part]:
+def log_parts(batches: Iterable[pa.RecordBatch], note_mark: NoteMark, rows_min: int = 0) -> Iterator[PartitionRows]:
     """The records that were read from the log; the marks between them are noted.
 
     Neighbouring batches of one partition are one part, until they have so many rows or enough bytes.
@@ -134,7 +134,7 @@ def log_parts(batches: Iterable[pa.RecordBatch], note_mark: NoteMark, rows_min: 
         yield held_key, as_one(held)
 
 
-def by_partition(batch: pa.RecordBatch) -> Iterator[Part]:
+def by_partition(batch: pa.RecordBatch) -> Iterator[PartitionRows]:
     """Split a batch by topic and partition; a batch that a task reads itself always has just one."""
     if not batch.num_rows:
         return

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from penstock.flow.decode import Decoder, decoder_for
 from penstock.flow.rows import BadRows, bad_rows, in_parts, rows_without, take, with_columns
 from penstock.flow.stage import Batches, Stage, TaskFlow, log_parts, run_task, without_poison
 from penstock.flow.write.files import StagedWriter, WriteOptions
-from penstock.flow.write.manifest import Counts, PartitionKey, StagedFile, ranges_of
+from penstock.flow.write.manifest import Counts, PartitionKey, RowWriter, ranges_of
 from penstock.flow.write.report import UNROUTED, Share, TaskReport
 from penstock.flow.write.tally import Tallies, TypeKey
 from penstock.job.spec import SqlSpec
@@ -67,18 +67,8 @@ class Flow(TableFlow):
 FlowT = TypeVar("FlowT", bound=TableFlow)
 
 
-class RowWriter(Protocol):
-    """Takes the rows of one partition of a task."""
-
-    def write(self, rows: pa.RecordBatch) -> None: ...
-
-    def finish(self) -> tuple[StagedFile, ...]: ...
-
-    def abandon(self) -> None: ...
-
-
 @dataclass(slots=True)
-class _Piece:
+class _PartitionFiles:
     """The files of one partition inside a task."""
 
     rows: RowWriter
@@ -90,7 +80,7 @@ class StagingTask(Generic[FlowT]):
 
     def __init__(self, flow: FlowT) -> None:
         self._flow = flow
-        self._lanes: dict[PartitionKey, _Piece] = {}
+        self._lanes: dict[PartitionKey, _PartitionFiles] = {}
         self._tallies = Tallies(flow)
         self._refused: dict[PartitionKey, dict[int, str]] = {}
 
@@ -117,10 +107,10 @@ class StagingTask(Generic[FlowT]):
     def _count(self, key: PartitionKey, **counts: int) -> None:
         self._tallies.add(TypeKey(key, UNROUTED), Share(Counts(**counts)))
 
-    def _lane(self, key: PartitionKey) -> _Piece:
+    def _lane(self, key: PartitionKey) -> _PartitionFiles:
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = _Piece(
+            lane = self._lanes[key] = _PartitionFiles(
                 self._flow.open_rows(key, lambda: self._name(key)),
                 StagedWriter(self._flow.quarantine, lambda: self._name(key), *key),
             )

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from penstock.errors import InvariantError
 from penstock.flow.columns.fitting import fit_columns, folded
-from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.manifest import RowWriter, StagedFile
 from penstock.flow.write.parquet_file import ParquetFile
 from penstock.storage import Storage
 
@@ -130,18 +130,8 @@ class CompactionSource:
     """Columns with one value in all rows, which the log of the table has and the file does not."""
 
 
-class CompactionSink(Protocol):
-    """Receives merged rows; `StagedWriter` is one."""
-
-    def write(self, rows: pa.RecordBatch) -> None: ...
-
-    def finish(self) -> tuple[StagedFile, ...]: ...
-
-    def abandon(self) -> None: ...
-
-
 def merge_files(
-    storage: Storage, sources: Iterable[CompactionSource], schema: pa.Schema, sink: CompactionSink, hint: str = ""
+    storage: Storage, sources: Iterable[CompactionSource], schema: pa.Schema, sink: RowWriter, hint: str = ""
 ) -> tuple[StagedFile, ...]:
     """Write the rows of all sources, in their order; memory holds one row group and one batch.
 

@@ -58,7 +58,7 @@ class FencePart:
     numbers: Numbers = field(default_factory=Numbers)
 
 
-Part = StartPart | SlicePart | FencePart
+ProposalPart = StartPart | SlicePart | FencePart
 
 
 class AcceptedPart(Protocol):
@@ -77,7 +77,7 @@ class Proposal:
 
     job: str
     batch_id: str
-    parts: tuple[Part, ...]
+    parts: tuple[ProposalPart, ...]
     extra: Mapping[str, int] = field(default_factory=dict)
     """Further numbers that the table keeps with the commit, by name."""
     stamps: Mapping[str, str] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Outcome:
     refused: tuple[Refusal, ...] = ()
 
 
-def check(proposal: Proposal, state: DeltaState) -> Checked[Part]:
+def check(proposal: Proposal, state: DeltaState) -> Checked[ProposalPart]:
     """Split a proposal into the parts that this version of the table accepts and those that it refuses (RULES C4)."""
     checked = split(proposal.parts, lambda part: _refusal(part, state))
     return Checked((), checked.refused) if proposal.whole and checked.refused else checked
@@ -139,7 +139,7 @@ def split(parts: Iterable[P], refusal: Callable[[P], str | None]) -> Checked[P]:
     return Checked(tuple(part for part, reason in reasons if reason is None), tuple(refused))
 
 
-def _refusal(part: Part, state: DeltaState) -> str | None:
+def _refusal(part: ProposalPart, state: DeltaState) -> str | None:
     position, token = state.of(part.partition).position, state.of(part.partition).token
     if part.token < token:
         return f"token {part.token} is older than the table's {token}"

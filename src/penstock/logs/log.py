@@ -122,7 +122,7 @@ class Piece:
     end: int
 
 
-class Source(Protocol):
+class PieceSource(Protocol):
     """Reads in Spark tasks: turns the numbers of pieces into Arrow batches of their records.
 
     After the records of a piece a batch without rows may show the mark of the last one (`logs.batches.mark_batch`).
@@ -166,7 +166,7 @@ class Log(Protocol):
         """The marks whose records the log has lost otherwise than by retention or compaction."""
         return ()
 
-    def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> Source:
+    def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> PieceSource:
         """The slices cut into pieces, enough for so many tasks if that is worth it."""
 
     def records(self, partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:

@@ -62,7 +62,7 @@ class CommittedSlice:
 States = Mapping[Partition, PartitionState]
 Slices = Mapping[Partition, Sequence[CommittedSlice]]
 """Per partition the slices that history still has, in ascending order."""
-_Fault = tuple[Violation, str]
+_NumberViolation = tuple[Violation, str]
 
 
 def check_totals(states: States) -> Check:
@@ -82,7 +82,7 @@ def check_slices(states: States, slices: Slices) -> Check:
 def _check(
     name: str,
     states: States,
-    fault_of: Callable[[Partition, PartitionState], _Fault | None],
+    fault_of: Callable[[Partition, PartitionState], _NumberViolation | None],
     detail: str,
     facts: Mapping[str, int],
 ) -> Check:
@@ -93,7 +93,7 @@ def _check(
     return Check(name, wrong or detail, bool(faults), violation=first, facts=facts)
 
 
-def _totals_fault(partition: Partition, state: PartitionState) -> _Fault | None:
+def _totals_fault(partition: Partition, state: PartitionState) -> _NumberViolation | None:
     totals, origin, position = state.totals, state.origin, state.position
     missing = totals.unaccounted
     if position is None or origin is None:
@@ -109,7 +109,7 @@ def _totals_fault(partition: Partition, state: PartitionState) -> _Fault | None:
     return violation_at(partition, origin or 0, ViolationKind.NOT_COUNTED, max(position or 0, 0)), text
 
 
-def _slices_fault(slices_of: Slices, partition: Partition, state: PartitionState) -> _Fault | None:
+def _slices_fault(slices_of: Slices, partition: Partition, state: PartitionState) -> _NumberViolation | None:
     slices = slices_of.get(partition, ())
     if state.origin is None or state.position is None or not slices:
         return None

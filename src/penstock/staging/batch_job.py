@@ -16,7 +16,7 @@ from penstock.flow.stage import TaskFlow
 from penstock.flow.write.manifest import Counts, PartitionKey, Reason
 from penstock.flow.write.report import TaskReport
 from penstock.job.spec import JobSpec, Policies
-from penstock.logs.log import Batch, Log, Slice, Source
+from penstock.logs.log import Batch, Log, PieceSource, Slice
 from penstock.spark.failures import BatchFailedError, spark_errors
 from penstock.staging.bad_share import BadShareError
 from penstock.staging.isolate import Poison, Probe, find_poison
@@ -42,7 +42,7 @@ class LogRecords:
     tasks_min: int
     batch_bytes: int
 
-    def source(self, slices: Sequence[Slice]) -> Source:
+    def source(self, slices: Sequence[Slice]) -> PieceSource:
         return self.log.source(slices, self.tasks_min, self.batch_bytes)
 
     def __call__(self, slices: Sequence[Slice]) -> RecordFrame:

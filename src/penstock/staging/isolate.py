@@ -13,9 +13,9 @@ from dataclasses import replace
 from penstock.errors import TransientError, UserError
 from penstock.logs.log import Partition, Slice
 
-Place = tuple[Partition, int]
+RecordPlace = tuple[Partition, int]
 """A record by its partition and offset."""
-Poison = Mapping[Place, str]
+Poison = Mapping[RecordPlace, str]
 """Records that break the job, each with the reason."""
 Probe = Callable[[Sequence[Slice], Poison], str | None]
 """Run the job over slices without writing and without the poison; gives the error text, or None if it succeeds.
@@ -40,11 +40,11 @@ class UnhealthyTasksError(TransientError):
         )
 
 
-def find_poison(slices: Sequence[Slice], probe: Probe) -> dict[Place, str]:
+def find_poison(slices: Sequence[Slice], probe: Probe) -> dict[RecordPlace, str]:
     """All records that break the job; none if the job succeeds now, or if no record fails repeatedly."""
     suspects = [piece for piece in slices if piece.read_from < piece.end]
     _check_health(probe)
-    poison: dict[Place, str] = {}
+    poison: dict[RecordPlace, str] = {}
     while probe(suspects, poison) is not None:
         failing = _breaking_alone(suspects, probe, poison)
         if failing is None or failing[0] in poison:
@@ -60,7 +60,7 @@ def find_poison(slices: Sequence[Slice], probe: Probe) -> dict[Place, str]:
     return poison
 
 
-def _breaking_alone(suspects: Sequence[Slice], probe: Probe, poison: Poison) -> tuple[Place, str] | None:
+def _breaking_alone(suspects: Sequence[Slice], probe: Probe, poison: Poison) -> tuple[RecordPlace, str] | None:
     """One record that fails alone and keeps failing; None if the halves lead to none."""
     while len(suspects) > 1:
         half = suspects[: len(suspects) // 2]

@@ -1,8 +1,8 @@
 """One interface for object stores, HDFS and local folders."""
 
 from penstock.storage.failures import NotFoundError
-from penstock.storage.files import Writer
+from penstock.storage.files import StorageWriter
 from penstock.storage.objects import MemoryStorage, open_storage
 from penstock.storage.port import Entry, Storage
 
-__all__ = ["Entry", "MemoryStorage", "NotFoundError", "Storage", "Writer", "open_storage"]
+__all__ = ["Entry", "MemoryStorage", "NotFoundError", "Storage", "StorageWriter", "open_storage"]

@@ -21,18 +21,18 @@ PART_BYTES = 8 * 1024 * 1024
 PARTS_IN_FLIGHT_MAX = 2
 
 
-class Sink(Protocol):
+class ByteSink(Protocol):
     def write(self, data: Any, /) -> int: ...
 
     def close(self) -> None: ...
 
 
-class Writer:
+class StorageWriter:
     """A binary file being written, with the methods that pyarrow needs: it can be abandoned half way."""
 
-    def __init__(self, sink: Sink, path: str, translate: Callable[[str], AbstractContextManager[None]]) -> None:
+    def __init__(self, sink: ByteSink, path: str, translate: Callable[[str], AbstractContextManager[None]]) -> None:
         """`translate` turns errors of the sink into Penstock errors."""
-        self._sink: Sink | None = sink
+        self._sink: ByteSink | None = sink
         self._path = path
         self._translate = translate
         self._written_bytes = 0
@@ -55,7 +55,7 @@ class Writer:
         self._written_bytes += size
         return size
 
-    def _pass_on(self, sink: Sink, data: Any) -> None:
+    def _pass_on(self, sink: ByteSink, data: Any) -> None:
         sink.write(data)
 
     def flush(self) -> None:
@@ -89,10 +89,10 @@ class Writer:
                 pass
 
 
-class LocalWriter(Writer):
+class LocalWriter(StorageWriter):
     """A file on a disk: once complete it survives a power loss, because a commit is going to name it."""
 
-    def _pass_on(self, sink: Sink, data: Any) -> None:
+    def _pass_on(self, sink: ByteSink, data: Any) -> None:
         """Write all of it: an almost full disk accepts a part without an error, which comes with the next write."""
         unwritten = memoryview(data).cast("B")
         while len(unwritten):
@@ -145,11 +145,11 @@ def open_local_writer(path: str) -> LocalWriter:
         return LocalWriter(open(path, "wb", buffering=0), path, translate_errors)
 
 
-def open_remote_writer(store: ObjectStore, path: str) -> Writer:
+def open_remote_writer(store: ObjectStore, path: str) -> StorageWriter:
     """Upload in parts; the object appears when the writer closes, and not at all if it is abandoned."""
     with translate_errors(path):
         sink = obstore.open_writer(store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_IN_FLIGHT_MAX)
-    return Writer(sink, path, translate_errors)
+    return StorageWriter(sink, path, translate_errors)
 
 
 class RangeReader(io.RawIOBase):

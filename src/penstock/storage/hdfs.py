@@ -15,7 +15,7 @@ from hdfs_native import Client, FileReader, FileStatus, FileWriter, WriteOptions
 
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.storage.failures import NotFoundError
-from penstock.storage.files import RangeReader, Writer
+from penstock.storage.files import RangeReader, StorageWriter
 from penstock.storage.port import Entry, Storage, by_folder
 
 USER_OPTION = "hdfs_user"
@@ -42,7 +42,7 @@ _QUOTA = "QuotaExceededException"
 _REFUSED = ("SASLError", "GSSAPIError", "NoSASLMechanism", "InvalidArgument", "UrlParseError", "XmlParseError")
 
 
-class HdfsWriter(Writer):
+class HdfsWriter(StorageWriter):
     """A file being written; an abandoned file is deleted."""
 
     def __init__(self, sink: FileWriter, shown: str, remove: Callable[[], None]) -> None:

@@ -19,7 +19,7 @@ from penstock.errors import OutcomeUnknownError, TransientError, UserError
 from penstock.storage.failures import NotFoundError, failure_of, translate_errors
 from penstock.storage.files import (
     RangeReader,
-    Writer,
+    StorageWriter,
     make_durable,
     make_name_durable,
     open_local_writer,
@@ -145,7 +145,7 @@ class ObjectStorage(Storage):
         with suppress(NotFoundError), translate_errors(self._shown(path)):
             obstore.delete(self._store, self._key(path))
 
-    def open_writer(self, path: str) -> Writer:
+    def open_writer(self, path: str) -> StorageWriter:
         if self._is_local:
             return open_local_writer("/" + self._key(path))
         return open_remote_writer(self._store, self._key(path))

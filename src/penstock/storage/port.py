@@ -9,7 +9,7 @@ from typing import IO, Protocol
 
 from penstock.errors import UserError
 from penstock.storage.failures import NotFoundError
-from penstock.storage.files import Writer
+from penstock.storage.files import StorageWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Storage(Protocol):
     def delete(self, path: str) -> None:
         """Remove the object if it exists."""
 
-    def open_writer(self, path: str) -> Writer:
+    def open_writer(self, path: str) -> StorageWriter:
         """Stream into an object. A local file can be listed half written: use names that no reader looks for yet."""
 
     def open_reader(self, path: str) -> IO[bytes]:

@@ -92,7 +92,7 @@ def test_records_that_the_fixed_job_would_filter_stay_in_quarantine(
     assert quarantined(job) == [(0, 0)]
 
 
-# Q2: a crash; one that the next replay has to bear is a real kill, at every step, in tests/fault/test_replay.py
+# Q2: a crash; one that the next replay has to bear is a real kill, at every step, in tests/fault/test_replay_kill.py
 
 
 @pytest.mark.parametrize(

@@ -150,9 +150,8 @@ def test_two_jobs_of_one_name_do_not_take_each_others_positions(
 def test_a_recreated_topic_stops_the_job(pipe: Pipe, server: WalServer, produce: WalProduce) -> None:
     produce(TOPIC, ids(range(3)), partition=0)
     pipe.run_to_end()
-    with WalClient(server.url) as client:
-        client.delete_topic(TOPIC)
-        client.create_topic(TOPIC, 2)
+    server.store.delete_topic(TOPIC)
+    server.store.create_topic(TOPIC, 2)
     produce(TOPIC, ids(range(3)), partition=0)
     with pytest.raises(PenstockError) as raised:
         pipe.run_to_end()

@@ -81,6 +81,13 @@ def test_an_open_address_without_a_token_is_refused_unless_a_flag_allows_it(tmp_
     assert "--without-token" in raised.value.hint and not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "[::1]", "localhost"])
+def test_a_loopback_address_needs_no_token(tmp_path: Path, host: str) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(OSError, match="lock"):
+        wal("serve", "--folder", str(tmp_path), "--listen", f"{host}:0")
+
+
 def test_a_certificate_needs_its_key_and_must_be_valid(tmp_path: Path) -> None:
     file = tmp_path / "certificate.pem"
     file.write_text("none")

@@ -30,11 +30,11 @@ class MemberId(Struct, frozen=True, array_like=True, order=True, forbid_unknown_
     nonce: Text
 
 
-class _Part(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class _RecordPart(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A part of a record."""
 
 
-class RequestedTopic(_Part, frozen=True):
+class RequestedTopic(_RecordPart, frozen=True):
     """The partitions of one topic that a member shares in, as half-open spans of their numbers."""
 
     topic: Text
@@ -42,7 +42,7 @@ class RequestedTopic(_Part, frozen=True):
     spans: tuple[tuple[Count, Count], ...]
 
 
-class Beat(_Part, frozen=True):
+class Beat(_RecordPart, frozen=True):
     """How far the owner of a partition is: `position` is the next offset to process, None where none is known.
 
     `seeks` is the number of seeks that its sender had read: an older position does not undo a newer seek.
@@ -55,7 +55,7 @@ class Beat(_Part, frozen=True):
     seeks: Count = 0
 
 
-class ClaimRequest(_Part, frozen=True):
+class ClaimRequest(_RecordPart, frozen=True):
     """One partition to claim, if its token is still that. `floor` is its table's token (RULES M1)."""
 
     partition: Partition
@@ -63,14 +63,14 @@ class ClaimRequest(_Part, frozen=True):
     floor: Count = 0
 
 
-class _Record(Struct, frozen=True, kw_only=True, tag_field="kind", tag=True, forbid_unknown_fields=True):
+class _AnyRecord(Struct, frozen=True, kw_only=True, tag_field="kind", tag=True, forbid_unknown_fields=True):
     """The fields of every record. `seq` counts the records of one process, so that it recognises them in the log."""
 
     who: MemberId
     seq: Count
 
 
-class JoiningGroup(_Record, frozen=True, kw_only=True):
+class JoiningGroup(_AnyRecord, frozen=True, kw_only=True):
     """Take a client id: a compare and swap on the last record of the process that had it before (RULES M3).
 
     All members of a group need the same heartbeat interval.
@@ -81,13 +81,13 @@ class JoiningGroup(_Record, frozen=True, kw_only=True):
     wants: tuple[RequestedTopic, ...]
 
 
-class LeavingGroup(_Record, frozen=True, kw_only=True):
+class LeavingGroup(_AnyRecord, frozen=True, kw_only=True):
     """The sender leaves the group and gives up everything it holds, at these positions."""
 
     beats: tuple[Beat, ...] = ()
 
 
-class ForgettingMember(_Record, frozen=True, kw_only=True):
+class ForgettingMember(_AnyRecord, frozen=True, kw_only=True):
     """A member has been silent for too long: all that it holds becomes free, and an absent one is forgotten.
 
     A compare and swap on its last record: any later record of the member defeats it.
@@ -97,33 +97,33 @@ class ForgettingMember(_Record, frozen=True, kw_only=True):
     if_last: Count
 
 
-class BalancingGroup(_Record, frozen=True, kw_only=True):
+class BalancingGroup(_AnyRecord, frozen=True, kw_only=True):
     """Compute the target again, from the state at this record; `if_changed` is the last change that it is about."""
 
     if_changed: Count
 
 
-class Heartbeat(_Record, frozen=True, kw_only=True, omit_defaults=True):
+class Heartbeat(_AnyRecord, frozen=True, kw_only=True, omit_defaults=True):
     """Renews the sender and everything it holds; it carries only what has changed since its last record."""
 
     wants: tuple[RequestedTopic, ...] | None = None
     beats: tuple[Beat, ...] = ()
 
 
-class ClaimingPartition(_Record, frozen=True, kw_only=True):
+class ClaimingPartition(_AnyRecord, frozen=True, kw_only=True):
     """Claim free partitions, each if nothing changed since the sender looked; each has a verdict of its own."""
 
     requests: tuple[ClaimRequest, ...]
 
 
-class ReleasingPartition(_Record, frozen=True, kw_only=True):
+class ReleasingPartition(_AnyRecord, frozen=True, kw_only=True):
     """Release partitions at these positions."""
 
     beats: tuple[Beat, ...]
     reason: Text = ""
 
 
-class _AboutPartition(_Record, frozen=True, kw_only=True):
+class _AboutPartition(_AnyRecord, frozen=True, kw_only=True):
     partition: Partition
 
 
@@ -158,13 +158,13 @@ class FreeingPartition(_AboutPartition, frozen=True, kw_only=True):
     reason: Text = ""
 
 
-class ForgettingPartitions(_Record, frozen=True, kw_only=True):
+class ForgettingPartitions(_AnyRecord, frozen=True, kw_only=True):
     """Forget free partitions that no member requests any more."""
 
     partitions: tuple[Partition, ...]
 
 
-class ReleaseGroup(_Record, frozen=True, kw_only=True):
+class ReleaseGroup(_AnyRecord, frozen=True, kw_only=True):
     """Pause a group: members release everything and claim nothing, for that long by the broker's clock (RULES M4)."""
 
     pause_id: Text
@@ -172,7 +172,7 @@ class ReleaseGroup(_Record, frozen=True, kw_only=True):
     reason: Text = ""
 
 
-class ResumingGroup(_Record, frozen=True, kw_only=True):
+class ResumingGroup(_AnyRecord, frozen=True, kw_only=True):
     """End the pause with that id; nothing else ends it."""
 
     pause_id: Text

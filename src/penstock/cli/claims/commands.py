@@ -33,22 +33,26 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Job = Annotated[Path | None, typer.Option("--job", help="A job file, for its cluster, group and coordination topic.")]
+JobOption = Annotated[
+    Path | None, typer.Option("--job", help="A job file, for its cluster, group and coordination topic.")
+]
 Bootstrap = Annotated[str | None, typer.Option("--bootstrap", help="HOST:PORT of a cluster; needs --group.")]
-Group = Annotated[str | None, typer.Option("--group", help="The group; default: the job's.")]
-Topic = Annotated[str | None, typer.Option("--topic", help=f"The coordination topic; default: {DEFAULT_TOPIC}.")]
+GroupOption = Annotated[str | None, typer.Option("--group", help="The group; default: the job's.")]
+TopicOption = Annotated[str | None, typer.Option("--topic", help=f"The coordination topic; default: {DEFAULT_TOPIC}.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Place = Annotated[str, typer.Argument(metavar="TOPIC/N", help="A partition, as `list` shows it.", show_default=False)]
+PartitionArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC/N", help="A partition, as `list` shows it.", show_default=False)
+]
 
 WAIT = "60s"
 
 
 @app.command("list")
 def list_(
-    job: Job = None,
+    job: JobOption = None,
     bootstrap: Bootstrap = None,
-    group: Group = None,
-    topic: Topic = None,
+    group: GroupOption = None,
+    topic: TopicOption = None,
     json: Json = False,
 ) -> None:
     """List members and claims with their freshness by the broker's clock, and whether the group is paused."""
@@ -61,10 +65,10 @@ def list_(
 
 @app.command()
 def history(
-    job: Job = None,
+    job: JobOption = None,
     bootstrap: Bootstrap = None,
-    group: Group = None,
-    topic: Topic = None,
+    group: GroupOption = None,
+    topic: TopicOption = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="How many records to show, the latest ones.")
     ] = admin.HISTORY_LINES,
@@ -82,10 +86,10 @@ def history(
 
 @app.command()
 def pause(
-    job: Job = None,
+    job: JobOption = None,
     bootstrap: Bootstrap = None,
-    group: Group = None,
-    topic: Topic = None,
+    group: GroupOption = None,
+    topic: TopicOption = None,
     duration: Annotated[
         str | None, typer.Option("--for", help="Resume automatically after this time, such as 30m.")
     ] = None,
@@ -116,10 +120,10 @@ def pause(
 @app.command()
 def resume(
     pause_id: Annotated[str | None, typer.Argument(help="The pause to end; default: all of them.")] = None,
-    job: Job = None,
+    job: JobOption = None,
     bootstrap: Bootstrap = None,
-    group: Group = None,
-    topic: Topic = None,
+    group: GroupOption = None,
+    topic: TopicOption = None,
     json: Json = False,
 ) -> None:
     """End a pause of a group."""
@@ -133,11 +137,11 @@ def resume(
 
 @app.command()
 def release(
-    partition: Place,
-    job: Job = None,
+    partition: PartitionArgument,
+    job: JobOption = None,
     bootstrap: Bootstrap = None,
-    group: Group = None,
-    topic: Topic = None,
+    group: GroupOption = None,
+    topic: TopicOption = None,
     seek: Annotated[
         int | None,
         typer.Option(

@@ -13,7 +13,7 @@ from penstock.flow.points.metrics import Fields, Format, Lines, MetricPoint, Ser
 from penstock.flow.points.names import canonical_tags, name_part
 from penstock.flow.points.spans import find, numbers, split, utf8_lines
 from penstock.flow.points.times import AT_MS_MAX, exact_ms
-from penstock.flow.spans import Integers, Spans, spans_of
+from penstock.flow.spans import BufferSpans, Integers, spans_of
 from penstock.job.spec import NameStyle, PointTimes
 
 _NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|-?[0-9]{1,18}i|[0-9]{1,18}u"
@@ -57,11 +57,11 @@ class InfluxFormat(Format):
         if not there.all():
             lines, rows, first = lines.where(there), rows[there], first[there]
         labels_end = lines.starts + first
-        second = find(Spans(lines.data, labels_end + 1, lines.ends).texts(), " ")
+        second = find(BufferSpans(lines.data, labels_end + 1, lines.ends).texts(), " ")
         fields_end = labels_end + 1 + second
-        labels = Spans(lines.data, lines.starts, labels_end)
-        fields = Spans(lines.data, labels_end + 1, fields_end)
-        cut = Lines(rows, (labels,), fields, Spans(lines.data, fields_end + 1, lines.ends))
+        labels = BufferSpans(lines.data, lines.starts, labels_end)
+        fields = BufferSpans(lines.data, labels_end + 1, fields_end)
+        cut = Lines(rows, (labels,), fields, BufferSpans(lines.data, fields_end + 1, lines.ends))
         there = second >= 0
         return (cut if there.all() else cut.where(there)), lines_counts
 
@@ -69,8 +69,8 @@ class InfluxFormat(Format):
         items, counts = split(spans_of(texts), _COMMA)
         equals = np.flatnonzero(items.bytes == _EQUALS)
         typed = np.isin(items.bytes[items.ends - 1], _SUFFIXES)
-        keys = Spans(items.data, items.starts, equals).texts()
-        return Fields(counts, keys, *numbers(Spans(items.data, equals + 1, items.ends - typed)))
+        keys = BufferSpans(items.data, items.starts, equals).texts()
+        return Fields(counts, keys, *numbers(BufferSpans(items.data, equals + 1, items.ends - typed)))
 
     def label(self, text: str) -> SeriesLabel | None:
         """Without escapes, commas and equals signs have no other meaning."""

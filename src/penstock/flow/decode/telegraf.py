@@ -23,7 +23,7 @@ from penstock.flow.points.metrics import Fields, Format, Lines, MetricPoint, Ser
 from penstock.flow.points.names import canonical_tags, name_part
 from penstock.flow.points.spans import find_alike, next_of, numbers, places_of, utf8_lines
 from penstock.flow.points.times import exact_ms
-from penstock.flow.spans import Integers, Mask, Spans, spans_of
+from penstock.flow.spans import BufferSpans, Integers, Mask, spans_of
 
 FIELDS = '"fields":{'
 TIME = '"timestamp":'
@@ -78,11 +78,11 @@ class TelegrafFormat(Format):
         apart = (fields_end < times_from) | (times_end < fields_from)
         usable = apart & (fields_end < lines.ends) & (brace < lines.ends)
         labels = (
-            Spans(data, lines.starts, np.minimum(fields_from, times_from)),
-            Spans(data, np.minimum(fields_end, times_end), np.maximum(fields_from, times_from)),
-            Spans(data, np.maximum(fields_end, times_end), lines.ends),
+            BufferSpans(data, lines.starts, np.minimum(fields_from, times_from)),
+            BufferSpans(data, np.minimum(fields_end, times_end), np.maximum(fields_from, times_from)),
+            BufferSpans(data, np.maximum(fields_end, times_end), lines.ends),
         )
-        cut = Lines(rows, labels, Spans(data, fields_from, fields_end), Spans(data, times_from, times_end))
+        cut = Lines(rows, labels, BufferSpans(data, fields_from, fields_end), BufferSpans(data, times_from, times_end))
         return (cut if usable.all() else cut.where(usable)), lines_counts
 
     def fields(self, texts: pa.Array) -> Fields:
@@ -97,8 +97,8 @@ class TelegrafFormat(Format):
         counts = np.diff(bounds) if len(spans) else np.empty(0, np.int64)
         values_end = np.append(opening[1:] - 1, 0)[: len(opening)]
         values_end[bounds[1:] - 1] = spans.ends
-        keys = Spans(spans.data, opening + 1, closing).texts()
-        return Fields(counts, keys, *numbers(Spans(spans.data, closing + 2, values_end)))
+        keys = BufferSpans(spans.data, opening + 1, closing).texts()
+        return Fields(counts, keys, *numbers(BufferSpans(spans.data, closing + 2, values_end)))
 
     def label(self, text: str) -> SeriesLabel | None:
         if text.count(FIELDS) > 1:
@@ -166,7 +166,7 @@ def _filled(label: str, field: str, time: str) -> str:
     return f"{before}{first}{between}{second}{after}"
 
 
-def _unpacked(lines: Spans, rows: Integers) -> tuple[Spans, Integers]:
+def _unpacked(lines: BufferSpans, rows: Integers) -> tuple[BufferSpans, Integers]:
     """Lines with one metric each, after splitting arrays and `{"metrics": [...]}`, and the record of each line."""
     packed, starts, ends = np.zeros(len(lines), np.bool_), lines.starts, lines.ends
     for prefix, suffix in _PACKED:
@@ -175,32 +175,32 @@ def _unpacked(lines: Spans, rows: Integers) -> tuple[Spans, Integers]:
         starts, ends = starts + between * len(prefix), ends - between * len(suffix)
     if not packed.any():
         return lines, rows
-    cuts, owners = _cuts(Spans(lines.data, starts, ends), packed)
+    cuts, owners = _cuts(BufferSpans(lines.data, starts, ends), packed)
     counts = np.bincount(owners, minlength=len(lines)) + 1
     all_starts = np.sort(np.concatenate([starts, cuts + 2]), kind="stable")
     all_ends = np.sort(np.concatenate([cuts + 1, ends]), kind="stable")
-    return Spans(lines.data, all_starts, all_ends), np.repeat(rows, counts)
+    return BufferSpans(lines.data, all_starts, all_ends), np.repeat(rows, counts)
 
 
-def _between(lines: Spans, prefix: str, suffix: str) -> Mask:
+def _between(lines: BufferSpans, prefix: str, suffix: str) -> Mask:
     """Which lines have this prefix and suffix, with something between."""
     result = lines.ends - lines.starts > len(prefix) + len(suffix)
     # The last byte of a prefix distinguishes most lines, before any text is cut.
     result[result] = lines.bytes[lines.starts[result] + len(prefix) - 1] == ord(prefix[-1])
     chosen = lines.where(result)
     if len(chosen):
-        first = Spans(lines.data, chosen.starts, chosen.starts + len(prefix))
-        last = Spans(lines.data, chosen.ends - len(suffix), chosen.ends)
+        first = BufferSpans(lines.data, chosen.starts, chosen.starts + len(prefix))
+        last = BufferSpans(lines.data, chosen.ends - len(suffix), chosen.ends)
         result[result] = _equal(first, prefix) & _equal(last, suffix)
     return result
 
 
-def _equal(spans: Spans, text: str) -> Mask:
+def _equal(spans: BufferSpans, text: str) -> Mask:
     same: Mask = pc.equal(spans.texts(), pa.scalar(text)).to_numpy(zero_copy_only=False)
     return same
 
 
-def _cuts(lines: Spans, packed: Mask) -> tuple[Integers, Integers]:
+def _cuts(lines: BufferSpans, packed: Mask) -> tuple[Integers, Integers]:
     """The place before each comma between two objects of a packed line, and the number of the line."""
     data = lines.bytes
     result = data[: -len(_BETWEEN) + 1] == _BETWEEN[0]

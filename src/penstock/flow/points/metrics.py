@@ -16,7 +16,7 @@ from msgspec.structs import astuple
 
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.points.names import name_part
-from penstock.flow.spans import Integers, Mask, Spans
+from penstock.flow.spans import BufferSpans, Integers, Mask
 from penstock.job.spec import NameStyle, PointTimes
 
 FIELDS_MAX = 10_000
@@ -79,10 +79,10 @@ class Lines:
 
     rows: Integers
     """The record of each line."""
-    labels: tuple[Spans, ...]
+    labels: tuple[BufferSpans, ...]
     """The parts of the text that holds name and tags."""
-    fields: Spans
-    times: Spans
+    fields: BufferSpans
+    times: BufferSpans
 
     def where(self, kept: Mask) -> Lines:
         labels = tuple(part.where(kept) for part in self.labels)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from penstock.flow.spans import Integers, Mask, Spans, spans_of
+from penstock.flow.spans import BufferSpans, Integers, Mask, spans_of
 from penstock.job.kafka_types import utf8
 
 _NEWLINE = 0x0A
@@ -15,7 +15,7 @@ _MINUS = 0x2D
 _ZERO, _NINE_FROM_ZERO = np.uint8(0x30), np.uint8(9)
 
 
-def utf8_lines(values: pa.Array) -> tuple[Spans, Integers]:
+def utf8_lines(values: pa.Array) -> tuple[BufferSpans, Integers]:
     """The non-empty lines of binaries that are UTF-8, and the number of the binary of each line."""
     rows = np.arange(len(values))
     try:
@@ -31,7 +31,7 @@ def utf8_lines(values: pa.Array) -> tuple[Spans, Integers]:
     return (spans, rows) if filled.all() else (spans.where(filled), rows[filled])
 
 
-def split(spans: Spans, separator: int) -> tuple[Spans, Integers]:
+def split(spans: BufferSpans, separator: int) -> tuple[BufferSpans, Integers]:
     """The parts between separators, a byte below 128, and the number of parts per span; spans must be contiguous."""
     # Bytes beyond the first and the last span belong to others.
     first, last = (int(spans.starts[0]), int(spans.ends[-1])) if len(spans) else (0, 0)
@@ -41,7 +41,7 @@ def split(spans: Spans, separator: int) -> tuple[Spans, Integers]:
     starts = np.sort(np.concatenate([spans.starts, result + 1]), kind="stable")
     ends = np.sort(np.concatenate([result, spans.ends]), kind="stable")
     counts = np.searchsorted(result, spans.ends) - np.searchsorted(result, spans.starts) + 1
-    return Spans(spans.data, starts, ends), counts
+    return BufferSpans(spans.data, starts, ends), counts
 
 
 def find(texts: pa.Array, literal: str) -> Integers:
@@ -50,7 +50,7 @@ def find(texts: pa.Array, literal: str) -> Integers:
     return result.cast(pl.Int64).fill_null(-1).to_numpy()
 
 
-def find_alike(spans: Spans, literal: str, *, from_end: bool) -> Integers:
+def find_alike(spans: BufferSpans, literal: str, *, from_end: bool) -> Integers:
     """The place of the ASCII literal in each span; -1 if there is none.
 
     It tries the place of the first span, counted from its start or its end, because most spans are alike. If a span
@@ -70,7 +70,7 @@ def find_alike(spans: Spans, literal: str, *, from_end: bool) -> Integers:
     return places
 
 
-def _is_at(spans: Spans, places: Integers, expected: bytes) -> Mask:
+def _is_at(spans: BufferSpans, places: Integers, expected: bytes) -> Mask:
     """Which spans hold the bytes at these places."""
     result = (places >= spans.starts) & (places + len(expected) <= spans.ends)
     if result.any():
@@ -80,7 +80,7 @@ def _is_at(spans: Spans, places: Integers, expected: bytes) -> Mask:
     return result
 
 
-def places_of(spans: Spans, byte: int) -> Integers:
+def places_of(spans: BufferSpans, byte: int) -> Integers:
     """All places of the byte between the first and the last span, and the end of the buffer."""
     first, last = (int(spans.starts[0]), int(spans.ends[-1])) if len(spans) else (0, 0)
     return np.append(np.flatnonzero(spans.bytes[first:last] == byte) + first, len(spans.bytes))
@@ -96,7 +96,7 @@ def matches(texts: pa.Array, pattern: str) -> Mask:
     return _series(texts).str.contains(pattern).to_numpy()
 
 
-def numbers(spans: Spans) -> tuple[npt.NDArray[np.float64], Mask]:
+def numbers(spans: BufferSpans) -> tuple[npt.NDArray[np.float64], Mask]:
     """The values of non-empty spans, and which spans begin like numbers; the values of others are undefined."""
     first = spans.bytes[spans.starts]
     numeric = (first - _ZERO <= _NINE_FROM_ZERO) | (first == _MINUS)

@@ -28,7 +28,7 @@ ROWS_PER_TYPE = 4_096
 """Measured: calls of a decoder with 900 records cost 1.6 times as much as those with 3,000."""
 NO_TYPE = f"{TOMBSTONE}, so its type is not known"
 
-Gathered = dict[str, list[DecodedRows]]
+DecodedByType = dict[str, list[DecodedRows]]
 """The decoded rows of one batch by type."""
 
 
@@ -66,7 +66,7 @@ class Fanout:
 
     def _take_routed(self, key: PartitionKey, routed: Routed) -> None:
         self._refuse(key, routed.bad)
-        gathered: Gathered = {}
+        gathered: DecodedByType = {}
         if not routed.sure:
             routed = self._router.route_rest(self._proved(key, routed, gathered))
             self._refuse(key, routed.bad)
@@ -74,7 +74,7 @@ class Fanout:
             self._sort(key, code, routed, rows, gathered)
         self._file(key, gathered)
 
-    def _file(self, key: PartitionKey, gathered: Gathered) -> None:
+    def _file(self, key: PartitionKey, gathered: DecodedByType) -> None:
         for name, parts in gathered.items():
             self._filer.file(TypeKey(key, name), merged(parts))
         gathered.clear()
@@ -124,7 +124,7 @@ class Fanout:
             self._refuse(key, BadRows(dead, pa.repeat(reason, dead.num_rows)))
         return part.filter(values.is_valid())
 
-    def _proved(self, key: PartitionKey, guess: Routed, gathered: Gathered) -> pa.RecordBatch:
+    def _proved(self, key: PartitionKey, guess: Routed, gathered: DecodedByType) -> pa.RecordBatch:
         """Decode records that are guessed to be of a type that is written; returns those whose type is not proved."""
         doubtful: list[pa.RecordBatch] = []
         for code, rows in groups(guess.codes):
@@ -153,7 +153,7 @@ class Fanout:
         reader = self._reader(TypeKey(key, way.type), way)
         return reader if reader is not None and reader.proves else None
 
-    def _sort(self, key: PartitionKey, code: int, routed: Routed, rows: Rows, gathered: Gathered) -> None:
+    def _sort(self, key: PartitionKey, code: int, routed: Routed, rows: Rows, gathered: DecodedByType) -> None:
         """Write, count or skip the rows of one way, as the slice states for its type."""
         if code == UNKNOWN:
             self._turn_away(key, take(routed.batch, rows), routed.values.take(pa.array(rows)))
@@ -201,7 +201,11 @@ class Fanout:
         return kept
 
     def _keep_all(
-        self, type_key: TypeKey, decode: Callable[[pa.RecordBatch], Decoded], batch: pa.RecordBatch, gathered: Gathered
+        self,
+        type_key: TypeKey,
+        decode: Callable[[pa.RecordBatch], Decoded],
+        batch: pa.RecordBatch,
+        gathered: DecodedByType,
     ) -> None:
         """Decode a batch of one type and keep what becomes of it, unless the type fails on the way."""
         parts = in_parts(decode, batch)
@@ -216,7 +220,7 @@ class Fanout:
                 # What is large unpacked is not held until the whole batch is decoded.
                 self._file(type_key.partition, gathered)
 
-    def _keep(self, type_key: TypeKey, decoded: Decoded, gathered: Gathered) -> None:
+    def _keep(self, type_key: TypeKey, decoded: Decoded, gathered: DecodedByType) -> None:
         self._tallies.add(type_key, Share(Counts(filtered=decoded.filtered)))
         self._tallies.add_fields(type_key, decoded.new_fields)
         self._filer.quarantine(type_key, decoded.bad)

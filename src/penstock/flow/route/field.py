@@ -22,7 +22,7 @@ from penstock.flow.decode.json_text import JsonNumber, JsonObject, parse_object,
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.route.routes import Routed, RouteSource, ValueCodes, joined_bad, unwrapped
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
-from penstock.flow.spans import Spans, spans_of
+from penstock.flow.spans import BufferSpans, spans_of
 from penstock.job.expressions import Field
 from penstock.job.spec import RouteSpec, Wrapping
 
@@ -81,7 +81,7 @@ class FieldRouter:
         places = pc.find_substring(values, self._name).to_numpy(zero_copy_only=False).astype(np.int64)
         spans = spans_of(values)
         begins = np.where(places < 0, spans.ends, spans.starts + places + len(self._name))
-        return Spans(spans.data, begins, np.minimum(begins + self._window_bytes, spans.ends)).binaries()
+        return BufferSpans(spans.data, begins, np.minimum(begins + self._window_bytes, spans.ends)).binaries()
 
     def _as_read(self, rows: DecodedRows, numeric: bool) -> Routed:
         values = evaluate(Field(self._path), rows, {}).cast(pa.string())

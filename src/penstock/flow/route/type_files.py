@@ -39,7 +39,7 @@ class PileKey(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Span:
+class _OffsetRange:
     """Which records the rows of a file, or of all files of a type, come from."""
 
     first: int
@@ -58,7 +58,7 @@ class TypeFiles(FilePool[PileKey]):
         super().__init__(flow.limits)
         self.failed: dict[TypeKey, str] = {}
         self._flow = flow
-        self._spans: dict[PileKey, _Span] = {}
+        self._spans: dict[PileKey, _OffsetRange] = {}
         self._by_type: dict[TypeKey, Share] = {}
         self._storages: dict[str, Storage] = {}
         self._first_offsets: dict[PartitionKey, int] = {}
@@ -87,7 +87,7 @@ class TypeFiles(FilePool[PileKey]):
             return
         key = PileKey(type_key, day)
         ends = int(offsets.min()), int(offsets.max())
-        span = self._spans.setdefault(key, _Span(*ends))
+        span = self._spans.setdefault(key, _OffsetRange(*ends))
         span.cover(*ends)
         if self._flow.replay_run is not None:
             span.offsets.extend(offsets.tolist())
@@ -129,7 +129,7 @@ class TypeFiles(FilePool[PileKey]):
         share = Share(quarantine_files=(staged,)) if key.day is None else Share(files=(staged,))
         self._by_type[key.type_key] = self._by_type.get(key.type_key, Share()) + share
 
-    def _place_stats(self, key: PileKey, span: _Span, rows: int) -> str:
+    def _place_stats(self, key: PileKey, span: _OffsetRange, rows: int) -> str:
         """Delta statistics of plain files: of the columns that hold the place of a row, which are known anyway."""
         ends = {"partition": (key.type_key.partition[1],) * 2, "offset": (span.first, span.last)}
         names = {name: ends[part] for part, name in place_columns(self._flow.columns) if part in ends}
@@ -137,7 +137,7 @@ class TypeFiles(FilePool[PileKey]):
         stats = {"numRecords": rows, "minValues": least, "maxValues": most, "nullCount": dict.fromkeys(names, 0)}
         return json.dumps(stats)
 
-    def _facts(self, key: PileKey, span: _Span, path: str) -> dict[str, Any]:
+    def _facts(self, key: PileKey, span: _OffsetRange, path: str) -> dict[str, Any]:
         """What the footer shows, enough to rebuild positions from files alone (RULES E6)."""
         type_key = key.type_key
         piece = self._flow.slices[type_key.partition]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from operator import add
+from typing import Protocol
 
 import msgspec
+import pyarrow as pa
 
 from penstock.logs.log import EpochMark
 
@@ -50,6 +52,16 @@ class StagedFile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     """Delta statistics as JSON text."""
     last_offset: int | None = None
     """Of an export: the offset of its last record, which its final name shows."""
+
+
+class RowWriter(Protocol):
+    """Takes the rows of one partition."""
+
+    def write(self, rows: pa.RecordBatch) -> None: ...
+
+    def finish(self) -> tuple[StagedFile, ...]: ...
+
+    def abandon(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.errors import PenstockError
-from penstock.storage import Storage, Writer
+from penstock.storage import Storage, StorageWriter
 
 ROW_GROUP_ROWS_MAX = 1_000_000
 DICTIONARY_PAGE_BYTES_MAX = 256 * 1024
@@ -26,7 +26,7 @@ class ParquetFile:
         self.path = path
         self.rows = 0
         self._footers: list[pq.FileMetaData] = []
-        self._sink: Writer = storage.open_writer(path)
+        self._sink: StorageWriter = storage.open_writer(path)
         self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), WRITE_BYTES)
         try:
             self._parquet = self._parquet_writer(schema, compression)

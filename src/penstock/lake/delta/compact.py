@@ -43,9 +43,9 @@ BYTES_PER_COMMIT_MAX = 1024**3
 FileGroup = CompactionGroup[ActiveFile]
 """Files of one partition value."""
 MergedFiles = Merged[ActiveFile]
-Merge = Callable[[FileGroup, pa.Schema, int], MergedFiles]
+MergeFiles = Callable[[FileGroup, pa.Schema, int], MergedFiles]
 """Writes the rows of a group, in these columns, to staged files that may be committed up to this version."""
-Numbers = Callable[[Sequence[MergedFiles]], Mapping[str, int]]
+NumbersOfMerge = Callable[[Sequence[MergedFiles]], Mapping[str, int]]
 """Further app transactions of the commit that swaps these groups."""
 
 
@@ -86,9 +86,9 @@ def group_files(
 def compact_groups(
     table: DeltaLog,
     groups: Sequence[FileGroup],
-    merge: Merge,
+    merge: MergeFiles,
     progress: Progress | None = None,
-    numbers: Numbers = lambda merged: {},
+    numbers: NumbersOfMerge = lambda merged: {},
     effort: CompactionLimits = EVERYTHING,
 ) -> CompactReport:
     """Swap the groups for merged files, in commits of a bounded size."""
@@ -103,7 +103,9 @@ def compact_groups(
     return report
 
 
-def _compact_portion(table: DeltaLog, groups: Sequence[FileGroup], merge: Merge, numbers: Numbers) -> CompactReport:
+def _compact_portion(
+    table: DeltaLog, groups: Sequence[FileGroup], merge: MergeFiles, numbers: NumbersOfMerge
+) -> CompactReport:
     table.refresh()
     schema, version_max = table.schema, table.version + VERSIONS_TO_LAND_MAX
     merged = [merge(files, schema, version_max) for files in groups]
@@ -129,7 +131,7 @@ def commit_merged(
     merged: Sequence[MergedFiles],
     written_with: pa.Schema,
     version_max: int,
-    numbers: Numbers = lambda merged: {},
+    numbers: NumbersOfMerge = lambda merged: {},
 ) -> tuple[MergedFiles, ...]:
     """Swap groups for their outputs if their files are still active; returns those that landed."""
     alive: list[MergedFiles] = []

@@ -9,7 +9,7 @@ from typing import Any, assert_never
 from penstock.flow.write.manifest import StagedFile
 from penstock.lake.delta.keys import field_key, position_key, topic_fingerprint, topic_key
 from penstock.lake.delta.provenance import CommitSlice, CommitStart, Provenance, placed
-from penstock.lake.proposal import FencePart, Part, Proposal, SlicePart, StartPart
+from penstock.lake.proposal import FencePart, Proposal, ProposalPart, SlicePart, StartPart
 from penstock.lake.state import TOTAL_NAMES, DeltaPartition, DeltaState, Totals
 
 
@@ -22,7 +22,7 @@ class Effect:
     metadata: Mapping[str, Any]
 
 
-def effect(proposal: Proposal, accepted: tuple[Part, ...], state: DeltaState) -> Effect:
+def effect(proposal: Proposal, accepted: tuple[ProposalPart, ...], state: DeltaState) -> Effect:
     """The commit of the accepted parts on top of a state."""
     transactions = dict(proposal.extra)
     for part in accepted:
@@ -34,7 +34,7 @@ def effect(proposal: Proposal, accepted: tuple[Part, ...], state: DeltaState) ->
     return Effect(transactions, files, _metadata(proposal, accepted, files))
 
 
-def _changes(job: str, part: Part, before: DeltaPartition) -> dict[str, int]:
+def _changes(job: str, part: ProposalPart, before: DeltaPartition) -> dict[str, int]:
     """The app transactions of a part. The position is always among them: it makes rival commits conflict."""
     position, added, fields = before.position, Totals(), {"token": part.token}
     match part:
@@ -59,7 +59,7 @@ def _changes(job: str, part: Part, before: DeltaPartition) -> dict[str, int]:
     return {**changes, **{field_key(job, part.partition, name): number for name, number in fields.items()}}
 
 
-def _metadata(proposal: Proposal, accepted: tuple[Part, ...], files: tuple[StagedFile, ...]) -> dict[str, Any]:
+def _metadata(proposal: Proposal, accepted: tuple[ProposalPart, ...], files: tuple[StagedFile, ...]) -> dict[str, Any]:
     """The metadata of the commit: what the history of the table shows."""
     provenance = Provenance(
         kind=_kind(accepted),
@@ -94,7 +94,7 @@ def _metadata(proposal: Proposal, accepted: tuple[Part, ...], files: tuple[Stage
     }
 
 
-def _kind(accepted: tuple[Part, ...]) -> str:
+def _kind(accepted: tuple[ProposalPart, ...]) -> str:
     """The kind of the commit in the history: by its slices, else by its starts, else by its fences."""
     kinds = {type(part) for part in accepted}
     names = {SlicePart: "batch", StartPart: "start", FencePart: "fence"}

@@ -22,7 +22,7 @@ from penstock.lake.delta.library import ConflictError, MissingTableError, librar
 from penstock.lake.delta.log_files import app_transactions
 from penstock.lake.delta.provenance import Provenance, commits_of, provenance_of
 from penstock.lake.delta.schema import TablePlace, fit, missing_columns, refuse_foreign_demands
-from penstock.lake.proposal import Outcome, Part, Proposal, RemovedFile, SlicePart, check
+from penstock.lake.proposal import Outcome, Proposal, ProposalPart, RemovedFile, SlicePart, check
 from penstock.lake.state import DeltaState
 from penstock.logs.log import Partition
 from penstock.storage import Storage, open_storage
@@ -301,7 +301,7 @@ class DeltaLog:
         if any(types.get(column.name) != column.type for column in written_with):
             raise SchemaMovedError(f"the columns of {self.spec.path} changed while a batch was written")
 
-    def _check_staged(self, proposal: Proposal, accepted: tuple[Part, ...]) -> None:
+    def _check_staged(self, proposal: Proposal, accepted: tuple[ProposalPart, ...]) -> None:
         """Executors may have disks of their own, and a batch that waited may have lost files to a vacuum."""
         parts = [part for part in accepted if isinstance(part, SlicePart)]
         if not self.spec.files_url:

@@ -25,7 +25,7 @@ from penstock.logs.batches import gathered, mark_batch
 from penstock.logs.kafka.faults import OUT_OF_RANGE, UNUSED_GROUP_DENIED, error_of, fault_of
 from penstock.logs.kafka.native.columns import ByteSpans, KafkaRecords, arrow_batches
 from penstock.logs.kafka.native.consumer import RawConsumer, TopicIdRequest
-from penstock.logs.kafka.native.messages import Messages, Numbers
+from penstock.logs.kafka.native.messages import Int64Array, Messages
 from penstock.logs.kafka.settings import reading_settings
 from penstock.logs.kafka.topics import url_safe
 from penstock.logs.log import EpochMark, Piece, Slice, SliceShrankError, pieces_of
@@ -216,7 +216,7 @@ class _PieceCursor:
             )
         return arrived
 
-    def _taken(self, arrived: Messages) -> Numbers:
+    def _taken(self, arrived: Messages) -> Int64Array:
         """The numbers of the records of the piece among what arrived; events are handled."""
         for event in np.flatnonzero(arrived.errors).tolist():
             self._handle_event(arrived.error(event), int(arrived.offsets[event]))

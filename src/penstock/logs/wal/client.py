@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +21,6 @@ from penstock.logs.wal.records import (
     WalDamagedError,
     WalFullError,
     WalPartition,
-    WalRecord,
     WalRefusedError,
     decode_appends,
 )
@@ -31,10 +29,6 @@ PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 5.0
 CALL_SECONDS_MAX = 60.0
 
 T = TypeVar("T")
-
-_appended = msgspec.json.Decoder(Appended)
-_states = msgspec.json.Decoder(list[WalPartition])
-_positions = msgspec.json.Decoder(list[int | None])
 
 
 class WalClient(AbstractContextManager["WalClient"]):
@@ -57,8 +51,6 @@ class WalClient(AbstractContextManager["WalClient"]):
         split = urlsplit(url)
         kind = http.client.HTTPSConnection if split.scheme == "https" else http.client.HTTPConnection
         self._connection = kind(split.hostname or "", split.port, timeout=CALL_SECONDS_MAX)
-        self._producer = uuid.uuid4().hex
-        self._sequence = itertools.count()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -66,52 +58,36 @@ class WalClient(AbstractContextManager["WalClient"]):
     def close(self) -> None:
         self._connection.close()
 
-    def append(self, topic: str, records: Iterable[WalRecord | bytes], **options: Any) -> Appended:
-        """Append records to one partition, with the options of `append_body`."""
-        whole = [record if isinstance(record, WalRecord) else WalRecord(record) for record in records]
-        return self.append_body(topic, msgspec.msgpack.encode(whole), RECORDS_TYPE, **options)
-
-    def append_body(
-        self,
-        topic: str,
-        body: bytes,
-        content_type: str,
-        *,
-        key: str = "",
-        partition: int | None = None,
-        client_key: str = "",
+    def append(
+        self, topic: str, values: Iterable[bytes], *, key: str = "", partition: int | None = None, client_key: str = ""
     ) -> Appended:
-        """Append the records of a body, all or none; returns their offsets once they are durable.
+        """Append records with these values, all or none; returns their offsets once they are durable.
 
         Appends with the same `key` go to the same partition, unless `partition` names one. `client_key` makes it safe
         to repeat the call later or in another process; within a call repeats are safe.
         """
         query = {"key": key} if partition is None else {"partition": partition}
-        headers = {"Content-Type": content_type}
-        headers["Idempotency-Key"] = client_key or f"{self._producer}:{next(self._sequence)}"
-        return self._call(_appended, "POST", ["topics", topic, "append"], query, body, headers)
+        headers = {"Content-Type": RECORDS_TYPE, "Idempotency-Key": client_key or uuid.uuid4().hex}
+        body = msgspec.msgpack.encode(list(values))
+        return self._call(Appended, "POST", ["topics", topic, "append"], query, body, headers)
 
     def partitions(self, topic: str = "") -> list[WalPartition]:
         """The partitions of a topic, or all."""
-        return self._call(_states, "GET", ["topics", topic])
+        return self._call(list[WalPartition], "GET", ["topics", topic])
 
     def create_topic(self, name: str, partitions: int = 1) -> list[WalPartition]:
         """Create a topic, or return the existing one if it has as many partitions."""
-        return self._call(_states, "PUT", ["topics", name], {"partitions": partitions})
+        return self._call(list[WalPartition], "PUT", ["topics", name], {"partitions": partitions})
 
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic with all its records, read or not."""
-        self._answer("DELETE", ["topics", name])
-
-    def read(self, topic: str, number: int, start: int, end: int) -> Iterator[tuple[StoredAppend, list[WalRecord]]]:
+    def read(self, topic: str, number: int, start: int, end: int) -> Iterator[tuple[StoredAppend, list[bytes]]]:
         """Appends with the records `[start, end)`, which must be durable; repeats the request until all are read."""
         while start < end:
             before = start
             query = {"partition": number, "start": start, "end": end}
-            for append, records in decode_appends(self._answer("GET", ["topics", topic, "records"], query)):
+            for append, values in decode_appends(self._answer("GET", ["topics", topic, "records"], query)):
                 if append.offset > start:
                     raise WalDamagedError(f"the append with offset {start} of {topic}/{number} is missing")
-                yield append, records
+                yield append, values
                 start = append.end
             if start == before:
                 raise SliceShrankError(f"{topic}/{number} ends at {start}, before {end}")
@@ -119,7 +95,7 @@ class WalClient(AbstractContextManager["WalClient"]):
     def report(self, job: str, positions: Mapping[Partition, int], reset: bool = False) -> ShowReport:
         """Report the committed positions of a job: which moved, and why others did not."""
         body = msgspec.json.encode(list(positions.items()))
-        before = self._call(_positions, "PUT", ["jobs", job], {"reset": 1} if reset else {}, body)
+        before = self._call(list[int | None], "PUT", ["jobs", job], {"reset": 1} if reset else {}, body)
         kept = {} if reset else {key: at for key, at in zip(positions, before, strict=True) if at is not None}
         refused = {partition: f"already at {at}" for partition, at in kept.items() if at > positions[partition]}
         return ShowReport({key: to for key, to in positions.items() if to > kept.get(key, -1)}, refused)
@@ -128,10 +104,10 @@ class WalClient(AbstractContextManager["WalClient"]):
         """Unregister a job: what only it still needed may be deleted."""
         self._answer("DELETE", ["jobs", job])
 
-    def _call(self, decoder: msgspec.json.Decoder[T], *arguments: Any) -> T:
+    def _call(self, kind: type[T], *arguments: Any) -> T:
         """Send a request whose answer is JSON."""
         try:
-            return decoder.decode(self._answer(*arguments))
+            return msgspec.json.decode(self._answer(*arguments), type=kind)
         except msgspec.DecodeError as error:
             raise WalRefusedError("the answer is not that of a WAL server", detail=str(error)) from None
 

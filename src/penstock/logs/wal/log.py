@@ -32,7 +32,7 @@ from penstock.logs.log import (
     start_offset,
 )
 from penstock.logs.wal.client import WalClient, is_address, is_token
-from penstock.logs.wal.records import NAME, RECORD_BYTES_MAX, WalRecord
+from penstock.logs.wal.records import NAME, RECORD_BYTES_MAX
 
 RECORDS_BATCH_BYTES = 16 * 1024 * 1024
 RECORD_BYTES = 64
@@ -105,12 +105,12 @@ class WalSource:
 
 def read_piece(client: WalClient, piece: Piece, batch_bytes: int) -> Iterator[pa.RecordBatch]:
     """The records of a piece, in offset order; raises `SliceShrankError` if the log has lost some of them."""
-    rows: list[tuple[WalRecord, int]] = []
+    rows: list[tuple[bytes, int]] = []
     first, size = piece.start, 0
-    for append, records in client.read(piece.topic, piece.partition, piece.start, piece.end):
-        for record in records[max(0, piece.start - append.offset) : piece.end - append.offset]:
-            rows.append((record, append.at_ms))
-            size += len(record.value or b"") + len(record.key or b"") + RECORD_BYTES
+    for append, values in client.read(piece.topic, piece.partition, piece.start, piece.end):
+        for value in values[max(0, piece.start - append.offset) : piece.end - append.offset]:
+            rows.append((value, append.at_ms))
+            size += len(value) + RECORD_BYTES
             if size >= batch_bytes or len(rows) >= ROWS_MAX:
                 yield _batch(piece, first, rows)
                 first, size, rows = first + len(rows), 0, []
@@ -118,19 +118,17 @@ def read_piece(client: WalClient, piece: Piece, batch_bytes: int) -> Iterator[pa
         yield _batch(piece, first, rows)
 
 
-def _batch(piece: Piece, first: int, rows: Sequence[tuple[WalRecord, int]]) -> pa.RecordBatch:
-    """Records as Arrow; a WAL has no holes, so the first offset determines the others."""
-    records = [record for record, _ in rows]
+def _batch(piece: Piece, first: int, rows: Sequence[tuple[bytes, int]]) -> pa.RecordBatch:
+    """Records as Arrow, without keys and headers; a WAL has no holes, so the first offset determines the others."""
     times_ms = np.array([at_ms for _, at_ms in rows], np.int64)
-    headers = [[{"key": key, "value": value} for key, value in record.headers] or None for record in records]
     arrays = [
         pa.repeat(piece.topic, len(rows)),
         pa.repeat(pa.scalar(piece.partition, pa.int32()), len(rows)),
         pa.array(np.arange(first, first + len(rows))),
         pa.array(times_ms * 1_000).cast(RECORD_SCHEMA.field("timestamp").type),
-        pa.array([record.key for record in records], pa.binary()),
-        pa.array([record.value for record in records], pa.binary()),
-        pa.array(headers, HEADERS_TYPE),
+        pa.nulls(len(rows), pa.binary()),
+        pa.array([value for value, _ in rows], pa.binary()),
+        pa.nulls(len(rows), HEADERS_TYPE),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
 

@@ -1,4 +1,4 @@
-"""What clients and the server of a WAL exchange: errors, records, the bodies of appends, and the state of partitions.
+"""What clients and the server of a WAL exchange: errors, the bodies of appends, and the state of partitions.
 
 A body is read as a whole or refused as a whole. Memory is bounded before anything is decoded: records are counted and
 measured as bytes, and kept only as bytes.
@@ -10,6 +10,7 @@ import io
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated
 
 import msgspec
 
@@ -19,8 +20,8 @@ from penstock.logs.log import Partition
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}")
 """Valid names of topics and jobs."""
 JSON_TYPE, JSON_LINES_TYPE = "application/json", "application/x-ndjson"
-RECORDS_TYPE = "application/x-penstock-records"
-"""A MessagePack array of records with keys and headers: what the Python client sends."""
+RECORDS_TYPE = "application/msgpack"
+"""An array of the values of records: what the Python client sends, and how they are stored."""
 RECORD_BYTES_MAX = 1024 * 1024
 """Of one record as it is sent."""
 RECORDS_MAX = 100_000
@@ -47,16 +48,8 @@ class WalDamagedError(InvariantError):
     """Acknowledged records are damaged: nothing is skipped or deleted."""
 
 
-class WalRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One record; its time and offset are those of its append."""
-
-    value: bytes | None
-    key: bytes | None = None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-
-
 class StoredAppend(msgspec.Struct, frozen=True, array_like=True):
-    """The records of one append in one partition, as a MessagePack array with a checksum (CRC-32)."""
+    """The values of one append, as a MessagePack array with a checksum (CRC-32); all records have its time."""
 
     offset: int
     end: int
@@ -84,57 +77,45 @@ class WalPartition(msgspec.Struct, frozen=True):
     positions: dict[str, int | None]
 
 
-Positions = list[tuple[Partition, int]]
-"""What a job has committed, as a body."""
-
-_decode_record = msgspec.msgpack.Decoder(WalRecord).decode
-_decode_records = msgspec.msgpack.Decoder(list[WalRecord]).decode
+_decode_values = msgspec.msgpack.Decoder(Annotated[list[bytes], msgspec.Meta(max_length=RECORDS_MAX)]).decode
 _decode_appends = msgspec.msgpack.Decoder(list[StoredAppend]).decode
-_split_records = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
-def decode_appends(answer: bytes) -> Iterator[tuple[StoredAppend, list[WalRecord]]]:
-    """The appends of an answer with their records; raises `WalDamagedError` at one that is not as it was written."""
+def decode_appends(answer: bytes) -> Iterator[tuple[StoredAppend, list[bytes]]]:
+    """The appends of an answer with their values; raises `WalDamagedError` at one that is not as it was written."""
     try:
         for append in _decode_appends(answer):
-            records = _decode_records(append.body) if zlib.crc32(append.body) == append.checksum else []
-            if not 0 < append.end - append.offset == len(records):
+            values = _decode_values(append.body) if zlib.crc32(append.body) == append.checksum else []
+            if not 0 < append.end - append.offset == len(values):
                 raise WalDamagedError(f"the append at offset {append.offset} is not as it was written")
-            yield append, records
+            yield append, values
     except msgspec.DecodeError as error:
         raise WalDamagedError("the answer of the WAL server holds no appends", detail=str(error)) from None
 
 
-def read_body(body: bytes, content_type: str, key: bytes | None = None) -> tuple[int, bytes]:
-    """How many records a body has, and all of them as they are stored; `key` is that of records without one."""
+def read_body(body: bytes, content_type: str) -> tuple[int, bytes]:
+    """How many records a body has, and all of them as they are stored."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in SPLITTERS:
         raise WalRefusedError(f"unknown content type {kind!r}", hint=f"use one of {', '.join(SPLITTERS)}", status=415)
     count = 0
-    records: list[WalRecord] = []
+    values: list[bytes] = []
     try:
         for count, value in enumerate(SPLITTERS[kind](body), 1):
-            _refuse_count(count)
+            if count > RECORDS_MAX:
+                raise WalRefusedError(f"an append holds at most {RECORDS_MAX} records", status=413)
             if len(value) > RECORD_BYTES_MAX:
                 primary = f"record {count} of the append has {len(value)} bytes"
                 raise WalRefusedError(primary, hint=f"at most {RECORD_BYTES_MAX} are accepted", status=413)
-            if kind == RECORDS_TYPE:
-                _decode_record(value)
-                continue
             if kind in (JSON_TYPE, JSON_LINES_TYPE):
                 msgspec.json.decode(value)
-            records.append(WalRecord(value, key))
+            values.append(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         primary = f"record {count} of the body is not valid {kind}"
         raise WalRefusedError(primary, detail=str(error), status=400) from None
     if not count:
         raise WalRefusedError("the body holds no record", status=400)
-    return count, body if kind == RECORDS_TYPE else msgspec.msgpack.encode(records)
-
-
-def _refuse_count(count: int) -> None:
-    if count > RECORDS_MAX:
-        raise WalRefusedError(f"an append holds at most {RECORDS_MAX} records", status=413)
+    return count, msgspec.msgpack.encode(values)
 
 
 def _json_values(body: bytes) -> Iterable[bytes]:
@@ -148,17 +129,11 @@ def _json_values(body: bytes) -> Iterable[bytes]:
     return map(bytes, msgspec.json.decode(text, type=list[msgspec.Raw]))
 
 
-def _encoded_records(body: bytes) -> Iterable[bytes]:
-    if body[:1] == b"\xdd":
-        _refuse_count(int.from_bytes(body[1:5], "big"))
-    return map(bytes, _split_records(body))
-
-
 SPLITTERS: Mapping[str, Callable[[bytes], Iterable[bytes]]] = {
     JSON_TYPE: _json_values,
     JSON_LINES_TYPE: lambda body: filter(None, map(bytes.strip, io.BytesIO(body))),
     "text/plain": lambda body: (line.removesuffix(b"\n").removesuffix(b"\r") for line in io.BytesIO(body)),
     "application/octet-stream": lambda body: [body],
-    RECORDS_TYPE: _encoded_records,
+    RECORDS_TYPE: _decode_values,
 }
 """The functions that split a body into records, by its content type."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
@@ -21,8 +20,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock.errors import PenstockError, UserError
 from penstock.failpoints import AtStep, noop
-from penstock.logs.log import SliceShrankError
-from penstock.logs.wal.records import Appended, Positions, WalFullError, WalRefusedError, read_body
+from penstock.logs.log import Partition, SliceShrankError
+from penstock.logs.wal.records import Appended, WalFullError, WalRefusedError, read_body
 from penstock.logs.wal.store import Append, WalStore
 
 STEP = "wal_answering"
@@ -43,7 +42,6 @@ ANSWER_BYTES_MAX = 4 * 1024 * 1024
 IN_FLIGHT_BYTES_MAX = 256 * 1024 * 1024
 """Of all requests that are being answered: their bodies, and the records that they are sent."""
 
-_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _HEADERS = {401: [(b"www-authenticate", b"Bearer")], 503: [(b"retry-after", b"5")]}
 """Further headers of an answer, by its status."""
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9.]+|(?P<name>[^:]*))(:[0-9]*)?")
@@ -200,13 +198,12 @@ class WalServer:
         return sum(hmac.compare_digest(sent, token) for token in self._tokens) > 0 and kind.lower() == "bearer"
 
     async def _append(self, topic: str, head: _Head, body: bytes) -> bytes:
-        key = head.query.get("key", "")
-        arguments = (body, head.headers.get("content-type", ""), key.encode() or None)
+        key, content_type = head.query.get("key", ""), head.headers.get("content-type", "")
         if len(body) <= INLINE_BYTES_MAX:
-            count, records = read_body(*arguments)
+            count, records = read_body(body, content_type)
         else:
             async with self._decoding:
-                count, records = await asyncio.to_thread(read_body, *arguments)
+                count, records = await asyncio.to_thread(read_body, body, content_type)
         number = head.number("partition", 0) if "partition" in head.query else None
         if self._group is None:
             self._group = asyncio.create_task(self._append_group())
@@ -243,7 +240,7 @@ class WalServer:
                 return store.read(name, head.number("partition", 0), start, end, ANSWER_BYTES_MAX)
             case "PUT", ["jobs", job]:
                 try:
-                    positions = msgspec.json.decode(body, type=Positions)
+                    positions = msgspec.json.decode(body, type=list[tuple[Partition, int]])
                 except msgspec.DecodeError as error:
                     raise WalRefusedError("the body holds no positions", detail=str(error), status=400) from None
                 answer = store.report(job, positions, "reset" in head.query)
@@ -260,17 +257,13 @@ class _Connection(HttpToolsProtocol):
     _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        others = [connection for connection in self.connections if isinstance(connection, _Connection)]
+        idle = [other for other in self.connections if isinstance(other, _Connection) and other.is_idle]
+        is_full = len(self.connections) >= CONNECTIONS_MAX
         super().connection_made(transport)
         self._renew()
-        if len(others) < CONNECTIONS_MAX:
-            return
-        idle = [connection for connection in others if connection.is_idle]
-        if idle:
-            min(idle, key=lambda connection: (connection.cycle is not None, connection.idle_since)).transport.abort()
-        else:
-            transport.write(_BUSY)
-            transport.close()
+        if is_full:
+            # Those without any request are closed first. If no connection is idle, the new one is closed.
+            min(idle, key=lambda other: (other.cycle is not None, other.idle_since), default=self).transport.abort()
 
     @property
     def is_idle(self) -> bool:
@@ -307,11 +300,3 @@ async def _read(receive: Receive, kept: bool) -> bytes | None:
         if kept:
             chunks.append(message["body"])
     return b"".join(chunks)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this computer reaches a server that listens there."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

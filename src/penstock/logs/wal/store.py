@@ -31,7 +31,6 @@ from penstock.logs.log import Partition, SliceShrankError
 from penstock.logs.wal.records import (
     NAME,
     Appended,
-    Positions,
     StoredAppend,
     WalDamagedError,
     WalFullError,
@@ -49,7 +48,7 @@ TRIM_BYTES_MAX = 16 * 1024 * 1024
 """The most that one transaction trims from a partition; appends wait for it."""
 APPEND_BYTES = 64
 """The approximate overhead of an append on disk."""
-VERSION = 4
+VERSION = 5
 FREE_PAGES_KEPT = 4096
 """Free pages that are kept for further appends; others are given back to the file system."""
 PAGES_AT_ONCE = 256
@@ -102,8 +101,6 @@ class WalStore:
         self._folder = folder
         self._reserve = folder / "reserve"
         self._now, self._at_step = now, at_step
-        self._readers = threading.local()
-        self._connections: list[sqlite3.Connection] = []
         self._writing = threading.Lock()
         self._turns = itertools.count()
         """The next partition for appends without a key."""
@@ -114,20 +111,20 @@ class WalStore:
         try:
             self._db = self._open()
         except sqlite3.DatabaseError as error:
-            self.close()
+            os.close(self._lock)
             raise WalDamagedError(f"the database in {folder} cannot be read", detail=str(error)) from None
         self._appends_allowed = self._take_reserve()
 
     def close(self) -> None:
         """Close the database and release the folder."""
         with self._writing:
-            for connection in self._connections:
-                connection.close()
+            self._db.close()
             os.close(self._lock)
 
     def partitions(self, topic: str = "") -> list[WalPartition]:
         """The partitions of a topic, or all."""
-        return _partitions(self._reader(), topic)
+        with closing(self._connect()) as db:
+            return _partitions(db, topic)
 
     def create_topic(self, name: str, partitions: int) -> list[WalPartition]:
         """Create a topic, or return the existing one if it has as many partitions."""
@@ -137,7 +134,6 @@ class WalStore:
         with self._transaction():
             counts = dict(self._db.execute("SELECT topic, count(*) FROM partitions GROUP BY topic"))
             if name not in counts:
-                self._refuse_if_full()
                 topic_id = uuid.uuid4().hex
                 rows = [(name, topic_id, number) for number in range(partitions)]
                 self._db.executemany("INSERT INTO partitions (topic, topic_id, number) VALUES (?, ?, ?)", rows)
@@ -179,7 +175,8 @@ class WalStore:
         topic_id, start, filled_bytes = partitions[number]
         if client_key and (repeated := self._repeated(topic_id, client_key, body)):
             return repeated
-        self._refuse_if_full()
+        if not self._appends_allowed:
+            raise WalFullError("the disk of the log is full", hint="send again later, or free space on the disk")
         size = len(body) + APPEND_BYTES
         excess = filled_bytes + size - self.limits.partition_bytes_max
         if excess > 0 and self._trim(_partitions(self._db, topic)[number]) < excess:
@@ -211,22 +208,22 @@ class WalStore:
 
     def read(self, topic: str, number: int, start: int, end: int, bytes_max: int) -> bytes:
         """Whole appends with the records from `start` on, below `end`, as one answer; at least one, or nothing."""
-        db = self._reader()
-        sql = "SELECT topic_id, first FROM partitions WHERE topic = ? AND number = ?"
-        row = db.execute(sql, (topic, number)).fetchone()
-        if row is None:
-            raise WalRefusedError(f"there is no partition {topic}/{number}", status=404)
-        topic_id, first = row
-        if start < first:
-            raise SliceShrankError(f"offset {start} of {topic}/{number} is no longer in the log")
         appends: list[StoredAppend] = []
-        query = db.execute(
-            "SELECT start, start + count, at_ms, checksum, body FROM appends WHERE topic_id = ?1 AND number = ?2"
-            " AND start < ?3 AND start + count > ?4 AND start >="
-            " (SELECT max(start) FROM appends WHERE topic_id = ?1 AND number = ?2 AND start <= ?4) ORDER BY start",
-            (topic_id, number, end, start),
-        )
-        with closing(query):
+        with closing(self._connect()) as db:
+            db.execute("BEGIN")
+            sql = "SELECT topic_id, first FROM partitions WHERE topic = ? AND number = ?"
+            row = db.execute(sql, (topic, number)).fetchone()
+            if row is None:
+                raise WalRefusedError(f"there is no partition {topic}/{number}", status=404)
+            topic_id, first = row
+            if start < first:
+                raise SliceShrankError(f"offset {start} of {topic}/{number} is no longer in the log")
+            query = db.execute(
+                "SELECT start, start + count, at_ms, checksum, body FROM appends WHERE topic_id = ?1 AND number = ?2"
+                " AND start < ?3 AND start + count > ?4 AND start >="
+                " (SELECT max(start) FROM appends WHERE topic_id = ?1 AND number = ?2 AND start <= ?4) ORDER BY start",
+                (topic_id, number, end, start),
+            )
             for row in query:
                 append = StoredAppend(*row)
                 bytes_max -= len(append.body)
@@ -235,7 +232,7 @@ class WalStore:
                 appends.append(append)
         return msgspec.msgpack.encode(appends)
 
-    def report(self, job: str, positions: Positions, reset: bool = False) -> list[int | None]:
+    def report(self, job: str, positions: Sequence[tuple[Partition, int]], reset: bool = False) -> list[int | None]:
         """Note committed positions, and trim below them; returns those that were noted before.
 
         They only advance, unless the job begins again (`reset`). A job holds every partition of a topic from its first
@@ -297,6 +294,8 @@ class WalStore:
 
     def _open(self) -> sqlite3.Connection:
         db = self._connect()
+        for setting in SETTINGS:
+            db.execute(f"PRAGMA {setting}").fetchall()
         [version] = db.execute("PRAGMA user_version").fetchone()
         if version not in (0, VERSION):
             hint = "let its jobs read it to the end with that version, then serve an empty folder"
@@ -306,24 +305,10 @@ class WalStore:
         # What a killed process wrote may still be in memory of the system only: a checkpoint makes it durable.
         with suppress(sqlite3.OperationalError):
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(folder)
-        os.close(folder)
         return db
 
     def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self._folder / "wal.db", timeout=60.0, isolation_level=None, check_same_thread=False)
-        self._connections.append(db)
-        for setting in SETTINGS:
-            db.execute(f"PRAGMA {setting}").fetchall()
-        return db
-
-    def _reader(self) -> sqlite3.Connection:
-        """The connection of this thread, which shows what is committed."""
-        if not hasattr(self._readers, "db"):
-            self._readers.db = self._connect()
-        db: sqlite3.Connection = self._readers.db
-        return db
+        return sqlite3.connect(self._folder / "wal.db", timeout=60.0, isolation_level=None, check_same_thread=False)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -332,22 +317,15 @@ class WalStore:
         On a full disk the block raises `WalFullError` once: the space of the reserve is free for the next one.
         """
         with self._writing:
-            changes = self._db.total_changes
             try:
-                try:
+                with self._db:  # commits, or rolls back after an error
                     self._db.execute("BEGIN IMMEDIATE")
                     yield
                     self._at_step("wal_written")
-                    self._db.execute("COMMIT")
-                finally:
-                    if self._db.in_transaction:
-                        self._db.execute("ROLLBACK")
             except sqlite3.Error as error:
                 self._free_reserve(error)
                 raise WalFullError("the disk of the log is full", hint="send again in a moment") from None
             self._at_step("wal_committed")
-            if not self._appends_allowed and self._db.total_changes > changes:
-                self._release_space()
 
     def _take_reserve(self) -> bool:
         """Whether the disk has the space of the reserve; only then appends are accepted."""
@@ -383,10 +361,6 @@ class WalStore:
         if not self._appends_allowed and self._take_reserve():
             self._appends_allowed = True
             logger.info("the disk has space again, appends are accepted")
-
-    def _refuse_if_full(self) -> None:
-        if not self._appends_allowed:
-            raise WalFullError("the disk of the log is full", hint="send again later, or free space on the disk")
 
 
 def _partitions(db: sqlite3.Connection, topic: str = "") -> list[WalPartition]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from penstock.lake.delta.keys import position_key, topic_key
-from penstock.lake.proposal import Part, Proposal, StartPart
+from penstock.lake.proposal import Proposal, ProposalPart, StartPart
 from penstock.logs.log import Bounds, Partition
 
 Transactions = Mapping[str, int]
@@ -39,7 +39,7 @@ def generations_of(numbers: Transactions, job: str, partition: Partition) -> tup
 
 
 def with_generations(
-    proposal: Proposal, accepted: Iterable[Part], numbers: Transactions, bounds_of: BoundsOf
+    proposal: Proposal, accepted: Iterable[ProposalPart], numbers: Transactions, bounds_of: BoundsOf
 ) -> Proposal:
     """The proposal with the generations that its accepted starts begin; `numbers`: of the version it is based on."""
     starts = [part for part in accepted if isinstance(part, StartPart)]

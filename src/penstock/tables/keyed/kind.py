@@ -36,7 +36,7 @@ from penstock.tables.keyed.layout import (
     TIEBREAK,
     sequences_type,
 )
-from penstock.tables.keyed.loading.load import Loader, LoadReport
+from penstock.tables.keyed.loading.load import LoadReport, TableLoad
 from penstock.tables.keyed.lookup import keyed_frame
 from penstock.tables.keyed.merging.chunks import fresh
 from penstock.tables.keyed.proof import prove_keyed
@@ -77,7 +77,7 @@ class KeyedKind(SingleKind):
         self, job: JobSpec, paths: Sequence[str], mode: SaveMode, spark: SparkSession, environment: Environment
     ) -> LoadReport:
         keyed = job_of(job, KeyedSpec)
-        return Loader(keyed, created(keyed, spark, environment), spark, mode).load(paths)
+        return TableLoad(keyed, created(keyed, spark, environment), spark, mode).load(paths)
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return prove_keyed(job_of(job, KeyedSpec), depth, open_log)

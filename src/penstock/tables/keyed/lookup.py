@@ -25,7 +25,7 @@ KEYS_MAX = 10_000
 COMPARED_MAX = 100
 """Up to this many values of a column become a comparison each."""
 
-Values = Mapping[str, Sequence[Any]]
+ColumnValues = Mapping[str, Sequence[Any]]
 """By column, the requested values in the type of the table."""
 
 
@@ -60,7 +60,7 @@ def requested_values(layout: Layout, kinds: pa.Schema, keys: Mapping[str, object
     return values
 
 
-def buckets_with(layout: Layout, kinds: pa.Schema, values: Values) -> list[int] | None:
+def buckets_with(layout: Layout, kinds: pa.Schema, values: ColumnValues) -> list[int] | None:
     """The buckets that may have rows with these values; None: the values do not determine the bucket."""
     if layout.partition_keys:
         layout = replace(layout, row_keys=())

@@ -24,7 +24,7 @@ from penstock.flow.write.names import closed_name
 from penstock.lake.delta.files import ActiveFile
 from penstock.storage import Storage, open_storage
 from penstock.tables.rollup.aggregate import MERGE_ROWS_MIN, MILLI, Merging, aligned, series_text
-from penstock.tables.rollup.decide import CompleteClose, PartialsFile, Span
+from penstock.tables.rollup.decide import ClosedSpan, CompleteClose, PartialsFile
 from penstock.tables.rollup.files import (
     in_larger_parts,
     scan,
@@ -153,10 +153,10 @@ class _BucketsClose:
             updates = self._written(series, corrected)
         return CloseReport(files, updates, replaced=self._replaced, late=self._late)
 
-    def _touched(self) -> dict[Span, pl.DataFrame]:
+    def _touched(self) -> dict[ClosedSpan, pl.DataFrame]:
         """The closed windows of late rows, by series and start; late rows that change nothing are counted."""
         spans, updates = self._flow.close.spans, self._flow.old_files is not None
-        keys: dict[Span, list[pl.DataFrame]] = {}
+        keys: dict[ClosedSpan, list[pl.DataFrame]] = {}
         closed_ms = max(span.start_ms for span in spans)
         for rows in self._rows(self._flow.close.late_files, LEAST_MS, closed_ms):
             for span in spans:
@@ -170,7 +170,7 @@ class _BucketsClose:
                     keys.setdefault(span, []).append(windows.unique())
         return {span: pl.concat(frames).unique() for span, frames in keys.items()}
 
-    def _merged(self, touched: Mapping[Span, pl.DataFrame]) -> dict[Span, pl.DataFrame]:
+    def _merged(self, touched: Mapping[ClosedSpan, pl.DataFrame]) -> dict[ClosedSpan, pl.DataFrame]:
         """One row per series and window, for the due windows and those with late rows."""
         merging = {
             span: Merging(span.window, self._flow.aggregates, ("series",))
@@ -193,7 +193,7 @@ class _BucketsClose:
                 raise _TooManyRowsError
         return {span: merged.merged() for span, merged in merging.items() if merged}
 
-    def _corrected(self, rows: pl.DataFrame, span: Span, keys: pl.DataFrame) -> pl.DataFrame:
+    def _corrected(self, rows: pl.DataFrame, span: ClosedSpan, keys: pl.DataFrame) -> pl.DataFrame:
         """The rows of touched windows, each with the revision after the one that it replaces.
 
         Revision 0 is a row of a window's own close.

@@ -37,7 +37,7 @@ class PartialsFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ClosedSpan:
     """The event time `[start, end)` whose windows of one interval a close closes; it may be empty."""
 
     window: Window
@@ -49,13 +49,13 @@ class Span:
         return self.start_ms >= self.end_ms
 
 
-def spans_of(windows: Iterable[Window], before_ms: int, until_ms: int) -> tuple[Span, ...]:
+def spans_of(windows: Iterable[Window], before_ms: int, until_ms: int) -> tuple[ClosedSpan, ...]:
     """The span that each interval closes between two instants, empty spans included."""
-    return tuple(Span(window, window.start_of(before_ms), window.start_of(until_ms)) for window in windows)
+    return tuple(ClosedSpan(window, window.start_of(before_ms), window.start_of(until_ms)) for window in windows)
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _RollupChore:
     """A chore of a rollup."""
 
     name: ClassVar[str]
@@ -63,7 +63,7 @@ class _Work:
 
 
 @dataclass(frozen=True, slots=True)
-class BeginClose(_Work):
+class BeginClose(_RollupChore):
     """Close `close` takes the present files, and closes the windows that end at or before `until_ms`."""
 
     name = "close"
@@ -73,7 +73,7 @@ class BeginClose(_Work):
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteClose(_Work):
+class CompleteClose(_RollupChore):
     """Write the due windows of the close that is begun, and what its late rows change."""
 
     name = "close"
@@ -81,14 +81,14 @@ class CompleteClose(_Work):
     until_ms: int
     cleaned_ms: int
     """Late points do not update closed windows that begin before it: these may have lost partials."""
-    spans: tuple[Span, ...]
+    spans: tuple[ClosedSpan, ...]
     files: tuple[PartialsFile, ...]
     """Files that may have rows of due windows, or of windows that may be updated."""
     late_files: tuple[PartialsFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Clean(_Work):
+class Clean(_RollupChore):
     """Remove files whose windows have all been closed for longer than the grace."""
 
     name = "clean"
@@ -165,11 +165,11 @@ def _complete(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec
     return CompleteClose(state.close, state.until_ms, state.cleaned_ms, spans, _meeting(taken, times), late)
 
 
-def _due_files(files: Iterable[PartialsFile], spans: Sequence[Span]) -> tuple[PartialsFile, ...]:
+def _due_files(files: Iterable[PartialsFile], spans: Sequence[ClosedSpan]) -> tuple[PartialsFile, ...]:
     return _meeting(files, [(span.start_ms, span.end_ms) for span in spans if not span.empty])
 
 
-def _late_files(files: Iterable[PartialsFile], spans: Sequence[Span], epoch: int) -> tuple[PartialsFile, ...]:
+def _late_files(files: Iterable[PartialsFile], spans: Sequence[ClosedSpan], epoch: int) -> tuple[PartialsFile, ...]:
     closed_ms = max(span.start_ms for span in spans)
     return tuple(file for file in files if file.epoch == epoch and file.first_ms < closed_ms)
 

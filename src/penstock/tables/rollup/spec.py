@@ -18,7 +18,7 @@ from penstock.publish.spec import PublishSpec, check_publish
 WINDOW_SECONDS_MIN, WINDOW_SECONDS_MAX = 1.0, 366 * 86400.0
 WINDOWS_MAX = 16
 AT: KeyPath = ("table", "rollup")
-Computed: TypeAlias = Literal["count", "sum", "min", "max", "mean", "first", "last"]
+AggregateName: TypeAlias = Literal["count", "sum", "min", "max", "mean", "first", "last"]
 LatePolicy: TypeAlias = Literal["drop", "update"]
 """What happens to points whose window is closed."""
 PARTITION_TIMES = ("event_ms", "moved_ms", "last_point_ms", "read_to_end_ms")
@@ -48,9 +48,9 @@ def window(value: object) -> Window:
     return Window(name, round(seconds * 1000))
 
 
-def _computes(*names: Computed) -> Read:
+def _computes(*names: AggregateName) -> Read:
     """Whether one of these is among the stated aggregates."""
-    return items(one_of(Computed).read, lambda stated: not set(stated).isdisjoint(names))
+    return items(one_of(AggregateName).read, lambda stated: not set(stated).isdisjoint(names))
 
 
 Millis = Annotated[int, Parsed(lambda value: round(any_duration(value) * 1000))]

@@ -126,14 +126,14 @@ class SingleWriter:
         return add_fields(self.data, self.job, fields, flow.decoded.names, self.listener)
 
 
-Replay = Callable[[Batch, int, Records], Written | None]
+ReplayBatch = Callable[[Batch, int, Records], Written | None]
 """Runs the Spark job of a replay, of a number, over records out of quarantine; None: the table added columns."""
 
 
 class TableTarget(Target[Written]):
     """The one Delta table of a job: the commit carries the run (RULES Q2)."""
 
-    def __init__(self, table: SingleTable, spark: SparkSession, replay: Replay) -> None:
+    def __init__(self, table: SingleTable, spark: SparkSession, replay: ReplayBatch) -> None:
         super().__init__(table.job, table.environment, table.quarantine)
         self._table = table
         self._data = table.data

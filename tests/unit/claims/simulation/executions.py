@@ -14,7 +14,7 @@ from typing import cast
 
 from confluent_kafka import Message
 
-from penstock.claims.member.consumer.start_offsets import Delivery, DeliveryOptions, StartOffsets
+from penstock.claims.member.consumer.start_offsets import Delivery, DeliveryOptions, StartOffsetFinder
 from penstock.claims.member.consumer.stream_supervisor import Deliveries, StreamSupervisor
 from penstock.claims.member.consumer.streams import Work
 from penstock.claims.protocol.records import FreeingPartition, Record, ReleasingPartition, Seeking
@@ -116,7 +116,7 @@ class ConsumerWorkload(PlainWorkload):
 
     def start(self, process: Process) -> None:
         topics = _Topics(self, process)
-        starts = StartOffsets(process.agent, topics, lambda: topics, self._options, _ignore)
+        starts = StartOffsetFinder(process.agent, topics, lambda: topics, self._options, _ignore)
         starts.know(frozenset(process.requested))
         supervisor = StreamSupervisor(process.agent, topics, starts, self._options, _ignore)
         deliveries = Deliveries(process.agent, supervisor, self._options.at_most_once and not self._unchecked)

@@ -12,7 +12,8 @@ import msgspec
 from penstock.errors import PenstockError
 from penstock.failpoints import AtStep, noop
 from penstock.logs.log import Bounds
-from penstock.logs.wal.records import Appended, WalRecord, decode_appends
+from penstock.logs.wal.client import WalClient
+from penstock.logs.wal.records import Appended, decode_appends
 from penstock.logs.wal.store import Append, WalLimits, WalStore
 
 TOPIC = "orders"
@@ -47,7 +48,7 @@ class Folder:
 
 def made(*values: bytes, client_key: str = "", key: str = "", number: int | None = None) -> Append:
     """An append of records with these values."""
-    return TOPIC, len(values), msgspec.msgpack.encode(list(map(WalRecord, values))), client_key, key, number
+    return TOPIC, len(values), msgspec.msgpack.encode(values), client_key, key, number
 
 
 def append(store: WalStore, *values: bytes, client_key: str = "", key: str = "", number: int | None = None) -> Appended:
@@ -63,17 +64,25 @@ def bounds_of(store: WalStore, number: int = 0) -> Bounds:
     return Bounds(state.first, state.end)
 
 
-def values_in(store: WalStore, number: int = 0, start: int | None = None) -> list[bytes | None]:
+def values_in(store: WalStore, number: int = 0, start: int | None = None) -> list[bytes]:
     """All values that a reader sees, by offset; the offsets have no holes."""
     bounds = bounds_of(store, number)
     at = bounds.first if start is None else start
-    values: list[bytes | None] = []
+    values: list[bytes] = []
     while at < bounds.end:
         for append, stored in decode_appends(store.read(TOPIC, number, at, bounds.end, 100)):
             assert append.offset <= at < append.end
-            values += [record.value for record in stored[at - append.offset :]]
+            values += stored[at - append.offset :]
             at = append.end
     return values
+
+
+def append_body(
+    client: WalClient, body: bytes, content_type: str, key: str = "", partition: int | None = None
+) -> Appended:
+    """Append a body of any content type."""
+    query = {"key": key} if partition is None else {"partition": partition}
+    return client._call(Appended, "POST", ["topics", TOPIC, "append"], query, body, {"Content-Type": content_type})
 
 
 def abandon(store: WalStore) -> None:

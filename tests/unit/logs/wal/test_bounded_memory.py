@@ -14,7 +14,7 @@ import pytest
 
 from penstock.logs.wal.client import WalClient
 from penstock.logs.wal.records import RECORDS_TYPE, WalRefusedError
-from tests.unit.logs.wal.stores import TOPIC
+from tests.unit.logs.wal.stores import TOPIC, append_body
 
 MIB = 1024 * 1024
 BODY = 16 * MIB
@@ -70,7 +70,7 @@ def test_a_body_that_expands_beyond_the_limit_is_refused_without_decoding(
     reset_peak(server)
     before = peak_bytes(server)
     with WalClient(url, tries_max=1) as client, pytest.raises(WalRefusedError):
-        client.append_body(TOPIC, body, content_type)
+        append_body(client, body, content_type)
     assert peak_bytes(server) - before < GROWTH_BYTES_MAX
 
 

@@ -28,15 +28,14 @@ from penstock.logs.wal.records import (
     SPLITTERS,
     WalDamagedError,
     WalFullError,
-    WalRecord,
     WalRefusedError,
     read_body,
 )
-from penstock.logs.wal.server import HEAD_BYTES_MAX, WalServer, is_loopback
+from penstock.logs.wal.server import HEAD_BYTES_MAX, WalServer
 from penstock.logs.wal.store import WalLimits
 from tests.support.tries import tries
 from tests.support.wal import served
-from tests.unit.logs.wal.stores import TOPIC, bounds_of
+from tests.unit.logs.wal.stores import TOPIC, append_body, bounds_of
 
 JSON = "application/json"
 CONNECTIONS_MAX = 4
@@ -63,9 +62,9 @@ def ends(server: WalServer) -> list[int]:
     return [state.end for state in server.store.partitions(TOPIC)]
 
 
-def read(client: WalClient, number: int = 0) -> list[WalRecord]:
+def read(client: WalClient, number: int = 0) -> list[bytes]:
     end = client.partitions(TOPIC)[number].end
-    return [record for _, records in client.read(TOPIC, number, 0, end) for record in records]
+    return [value for _, values in client.read(TOPIC, number, 0, end) for value in values]
 
 
 @pytest.mark.parametrize(
@@ -81,9 +80,9 @@ def read(client: WalClient, number: int = 0) -> list[WalRecord]:
     ],
 )
 def test_each_format_becomes_records(client: WalClient, content_type: str, body: bytes, values: list[bytes]) -> None:
-    answer = client.append_body(TOPIC, body, content_type, partition=0)
+    answer = append_body(client, body, content_type, partition=0)
     assert (answer.start, answer.end) == (0, len(values))
-    assert [item.value for item in read(client)] == values
+    assert read(client) == values
 
 
 @pytest.mark.parametrize(
@@ -112,19 +111,19 @@ def test_a_body_that_contradicts_its_content_type_appends_nothing(
     server: WalServer, client: WalClient, content_type: str, body: bytes
 ) -> None:
     with pytest.raises(WalRefusedError):
-        client.append_body(TOPIC, body, content_type)
+        append_body(client, body, content_type)
     assert ends(server) == [0, 0, 0]
     client.append(TOPIC, [b"still answers"])
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
-@given(st.sampled_from(sorted(SPLITTERS)), st.binary(max_size=60), st.sampled_from([None, b"a"]))
-def test_any_bytes_are_read_or_refused(content_type: str, body: bytes, key: bytes | None) -> None:
+@given(st.sampled_from(sorted(SPLITTERS)), st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(content_type: str, body: bytes) -> None:
     try:
-        count, stored = read_body(body, content_type, key)
+        count, stored = read_body(body, content_type)
     except WalRefusedError:
         return
-    assert count == len(msgspec.msgpack.decode(stored, type=list[WalRecord])) > 0
+    assert count == len(msgspec.msgpack.decode(stored, type=list[bytes])) > 0
 
 
 @given(st.text(max_size=30), st.text(max_size=30), st.sampled_from(["GET", "PUT", "POST", "DELETE", "PATCH"]))
@@ -150,10 +149,10 @@ def asked(
 
 def test_a_large_record_or_body_is_refused_with_its_limit(server: WalServer, client: WalClient) -> None:
     with pytest.raises(WalRefusedError) as raised:
-        client.append_body(TOPIC, b"small\n" + b"x" * 10_001, "text/plain")
+        append_body(client, b"small\n" + b"x" * 10_001, "text/plain")
     assert "10001 bytes" in raised.value.primary and "10000" in raised.value.hint
     with pytest.raises(WalRefusedError) as raised:
-        client.append_body(TOPIC, b"x" * 3_000_000, "application/octet-stream")
+        append_body(client, b"x" * 3_000_000, "application/octet-stream")
     assert "100000" in raised.value.primary
     assert ends(server) == [0, 0, 0]
 
@@ -162,7 +161,7 @@ def test_an_unknown_resource_is_a_client_error(client: WalClient) -> None:
     for call in (
         lambda: client.append("other", [b"a"]),
         lambda: client.append(TOPIC, [b"a"], partition=3),
-        lambda: client.delete_topic("other"),
+        lambda: client._answer("DELETE", ["topics", "other"]),
         lambda: client.forget_job("other"),
         lambda: list(client.read(TOPIC, 7, 0, 1)),
     ):
@@ -178,8 +177,8 @@ def test_an_unknown_resource_is_a_client_error(client: WalClient) -> None:
 def test_appends_of_one_key_are_in_one_partition_and_others_take_turns(server: WalServer, client: WalClient) -> None:
     homes = {key: {client.append(TOPIC, [b"a"], key=key).partition for _ in range(4)} for key in ("k0", "k1", "k2")}
     assert all(len(numbers) == 1 for numbers in homes.values())
-    client.append_body(TOPIC, b"b", "text/plain", key="k0")
-    assert WalRecord(b"b", b"k0") in read(client, min(homes["k0"]))
+    append_body(client, b"b", "text/plain", key="k0")
+    assert b"b" in read(client, min(homes["k0"]))
     headers = {"Content-Type": "text/plain"}
     before = ends(server)
     for _ in range(3):
@@ -187,11 +186,10 @@ def test_appends_of_one_key_are_in_one_partition_and_others_take_turns(server: W
     assert ends(server) == [end + 1 for end in before]
 
 
-def test_keys_values_and_headers_arrive_as_they_were_sent(client: WalClient) -> None:
-    sent = [WalRecord(None, b"k"), WalRecord(b"\xff", None, (("a", None), ("a", b"1"))), WalRecord(b"", b"")]
-    client.append(TOPIC, sent, partition=1)
+def test_values_arrive_as_they_were_sent(client: WalClient) -> None:
+    client.append(TOPIC, [b"", b"\xff\n", b"a"], partition=1)
     client.append(TOPIC, [b"value"], partition=1)
-    assert read(client, 1) == [*sent, WalRecord(b"value")]
+    assert read(client, 1) == [b"", b"\xff\n", b"a", b"value"]
 
 
 def test_a_missing_append_is_reported_and_shifts_no_offset(server: WalServer, client: WalClient) -> None:
@@ -280,7 +278,7 @@ def test_idle_connections_make_way_and_busy_ones_do_not(server: WalServer) -> No
         for connection in busy:
             connection.sendall(HEAD + b"Content-Length: 10\r\nExpect: 100-continue\r\n\r\n")
             assert b" 100 " in connection.recv(4096)
-        with WalClient(server.url, tries_max=1) as late, pytest.raises(WalFullError):
+        with WalClient(server.url, tries_max=1) as late, pytest.raises(TransientError):
             late.partitions()
     finally:
         for connection in busy:
@@ -333,15 +331,6 @@ def test_host_and_origin_are_checked(server: WalServer, headers: dict[str, str],
     assert sum(ends(server)) == (status == 200)
 
 
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False),
-     ("10.0.0.1", False), ("wal.example", False)],
-)  # fmt: skip
-def test_only_loopback_addresses_may_be_served_without_a_token(host: str, expected: bool) -> None:
-    assert is_loopback(host) == expected
-
-
 def test_a_long_job_name_is_registered_and_a_longer_one_refused(client: WalClient) -> None:
     place = client.partitions(TOPIC)[0].partition
     client.report("j" * 249, {place: 0})
@@ -380,7 +369,7 @@ def test_many_clients_at_once_each_get_their_own_offsets(tmp_path: Path) -> None
         with ThreadPoolExecutor(6) as pool:
             offsets = list(pool.map(one, range(6)))
         with WalClient(running.url) as client:
-            kept = [record.value for record in read(client)]
+            kept = read(client)
     assert sorted(offset for some in offsets for offset in some) == list(range(120))
     for number, some in enumerate(offsets):
         assert [kept[offset] for offset in some] == [b"%d-%d" % (number, item) for item in range(20)]
@@ -418,7 +407,7 @@ def test_with_tokens_requests_without_one_are_refused(tmp_path: Path) -> None:
                     unknown.partitions,
                     partial(unknown.append, TOPIC, [b"b" * 100_000]),
                     partial(unknown.create_topic, "other"),
-                    partial(unknown.delete_topic, TOPIC),
+                    partial(unknown._answer, "DELETE", ["topics", TOPIC]),
                     partial(unknown.report, "job", {}),
                 ):
                     with pytest.raises(WalRefusedError) as raised:

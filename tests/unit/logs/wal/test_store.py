@@ -27,7 +27,7 @@ EAGER = WalLimits(retention_seconds=0, reserve_bytes=1024)
 
 def test_appends_of_many_sizes_are_read_from_every_offset(tmp_path: Path) -> None:
     store = Folder(tmp_path).with_topic()
-    expected: list[bytes | None] = []
+    expected: list[bytes] = []
     for number in range(40):
         values = [b"%d-%d" % (number, record) * (20_000 if number % 7 == 0 else 1) for record in range(1 + number % 5)]
         answer = append(store, *values)
@@ -165,7 +165,7 @@ def test_a_process_that_ends_at_any_step_loses_and_repeats_nothing(tmp_path: Pat
     for visit in range(1, 5):
         folder = Folder(tmp_path / str(visit), EAGER)
         abandon(folder.with_topic())
-        read: list[bytes | None] = []
+        read: list[bytes] = []
         visits = 0
 
         def at_step(at: str, visit: int = visit) -> None:
@@ -213,6 +213,7 @@ def test_a_full_disk_refuses_appends_and_recovers_once_jobs_have_read(tmp_path: 
     assert append(store, b"x" * 10_000, client_key="0").repeated, "a repeat needs no space"
     commit(store, "job", {0: end})
     assert bounds_of(store) == Bounds(end, end)
+    store.trim()
     assert append(store, b"z").start == end
     assert values_in(store) == [b"z"]
 
@@ -226,8 +227,6 @@ def test_without_space_for_the_reserve_only_appends_are_refused(tmp_path: Path) 
     store = folder.open()
     with pytest.raises(WalFullError):
         append(store, b"b")
-    with pytest.raises(WalFullError):
-        store.create_topic("other", 1)
     commit(store, "job", {0: 1})
     assert bounds_of(store) == Bounds(1, 1)
     assert not (tmp_path / "reserve").exists()
@@ -359,7 +358,7 @@ def test_foreign_files_do_not_stop_the_wal(tmp_path: Path) -> None:
     assert values_in(Folder(tmp_path).open()) == [b"a"]
 
 
-@pytest.mark.parametrize("version", [3, 5])
+@pytest.mark.parametrize("version", [4, 6])
 def test_a_folder_of_an_older_or_newer_version_is_refused(tmp_path: Path, version: int) -> None:
     folder = Folder(tmp_path)
     store = folder.with_topic()

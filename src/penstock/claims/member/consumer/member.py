@@ -13,7 +13,7 @@ from typing import get_args
 
 from penstock.claims.member.agent import Agent, CoordinationOptions, default_client_id
 from penstock.claims.member.consumer.acks import LostClaimError
-from penstock.claims.member.consumer.start_offsets import IN_FLIGHT_MAX, Delivery, DeliveryOptions, StartOffsets
+from penstock.claims.member.consumer.start_offsets import IN_FLIGHT_MAX, Delivery, DeliveryOptions, StartOffsetFinder
 from penstock.claims.member.consumer.stream_supervisor import Deliveries, StreamSupervisor
 from penstock.claims.member.consumer.streams import StreamReader, Work
 from penstock.claims.member.membership import MemberOptions
@@ -57,7 +57,7 @@ class Member:
         self._agent = Agent(spec, member, coordination, listener)
         call_seconds_max = max(1.0, heartbeat_seconds)
         self._topics = KafkaTopics(spec, call_seconds_max)
-        start_offsets = StartOffsets(
+        start_offsets = StartOffsetFinder(
             self._agent, self._topics, lambda: KafkaTopics(spec, call_seconds_max), options, listener
         )
         self._supervisor = StreamSupervisor(self._agent, self._topics, start_offsets, options, listener)

@@ -95,7 +95,7 @@ class _UnexpectedAnswer:
     answers: int = 1
 
 
-class StartOffsets:
+class StartOffsetFinder:
     """Finds where each claimed partition starts, and records it in the group where it must be fixed first."""
 
     def __init__(

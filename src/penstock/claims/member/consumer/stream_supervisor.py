@@ -9,7 +9,7 @@ from itertools import count
 
 from penstock.claims.member.agent import Agent
 from penstock.claims.member.consumer.acks import Acks
-from penstock.claims.member.consumer.start_offsets import DeliveryOptions, StartOffsets, Topics
+from penstock.claims.member.consumer.start_offsets import DeliveryOptions, StartOffsetFinder, Topics
 from penstock.claims.member.consumer.streams import Stream, Work, offset_of
 from penstock.claims.member.session import EventListener
 from penstock.claims.protocol.records import ClaimingMessages
@@ -24,7 +24,12 @@ class StreamSupervisor:
     """Starts and ends streams. `lock` guards them; `error` is what ended the thread."""
 
     def __init__(
-        self, agent: Agent, log: Topics, start_offsets: StartOffsets, options: DeliveryOptions, listener: EventListener
+        self,
+        agent: Agent,
+        log: Topics,
+        start_offsets: StartOffsetFinder,
+        options: DeliveryOptions,
+        listener: EventListener,
     ) -> None:
         self.lock = threading.RLock()
         self.streams: dict[Partition, Stream] = {}

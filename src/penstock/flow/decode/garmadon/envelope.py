@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.spans import Mask, Spans, spans_of
+from penstock.flow.spans import BufferSpans, Mask, spans_of
 
 _FRAME = np.dtype([("marker", ">i4"), ("timestamp", ">i8"), ("header_size", ">i4"), ("body_size", ">i4")])
 FRAME_BYTES = _FRAME.itemsize
@@ -46,8 +46,8 @@ def open_envelopes(values: pa.Array) -> Envelopes:
         np.flatnonzero(whole).tolist() if errors else range(len(values)),
         pa.array(frames["marker"].astype(np.int32)),
         pa.array(frames["timestamp"].astype(np.int64)),
-        Spans(spans.data, headers, bodies).binaries(),
-        Spans(spans.data, bodies, spans.ends).binaries(),
+        BufferSpans(spans.data, headers, bodies).binaries(),
+        BufferSpans(spans.data, bodies, spans.ends).binaries(),
         errors,
     )
 

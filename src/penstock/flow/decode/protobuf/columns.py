@@ -25,7 +25,7 @@ from penstock.job.spec import Defaults
 ColumnReader = Callable[[Sequence[Message]], pa.Array]
 """From messages to the column of one field; raises `MisfitError` if a column cannot hold it."""
 
-_Values = Callable[[Sequence[Any]], pa.Array]
+_ArrayOf = Callable[[Sequence[Any]], pa.Array]
 _UTC_MICROS = pa.timestamp("us", "UTC")
 _SECONDS_MIN, _SECONDS_END = -62_135_596_800, 253_402_300_800
 """The years 1 to 9999, as `google.protobuf.Timestamp` has them."""
@@ -98,7 +98,7 @@ def _map_column(field: FieldDescriptor, entry: Descriptor, defaults: Defaults) -
     return read
 
 
-def _values(field: FieldDescriptor, defaults: Defaults) -> _Values:
+def _values(field: FieldDescriptor, defaults: Defaults) -> _ArrayOf:
     """How a list of one field's values becomes an array without nulls."""
     if field.message_type is not None:
         if field.message_type.full_name == TIMESTAMP_MESSAGE:
@@ -122,7 +122,7 @@ def _texts(values: Sequence[Any]) -> pa.Array:
         raise MisfitError("the text is not UTF-8") from None
 
 
-def _structs(message: Descriptor, defaults: Defaults) -> _Values:
+def _structs(message: Descriptor, defaults: Defaults) -> _ArrayOf:
     readers = column_readers(message, defaults)
 
     def read(values: Sequence[Message]) -> pa.Array:

@@ -16,10 +16,10 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from penstock.flow.decode.protobuf.columns import enum_names, enums, nulled
-from penstock.flow.spans import Integers, Mask, Spans, spans_of
+from penstock.flow.spans import BufferSpans, Integers, Mask, spans_of
 from penstock.job.spec import Defaults
 
-_Numbers = npt.NDArray[np.uint64]
+_Unsigned = npt.NDArray[np.uint64]
 _PADDING_BYTES = 16
 """A read of eight bytes may begin after the last byte but one of a varint."""
 _FIELD_NUMBER_END = 2048
@@ -46,7 +46,7 @@ class NotPlainError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class _WireField:
     descriptor: FieldDescriptor
     wire: int
     tag: np.uint64
@@ -81,7 +81,7 @@ class WireReader:
         return [arrays[name] for name in self._names]
 
     def _text(
-        self, field: FieldDescriptor, cursor: _Cursor, rows: _Rows, starts: Integers, lengths: Integers
+        self, field: FieldDescriptor, cursor: _Cursor, rows: _RowsWithField, starts: Integers, lengths: Integers
     ) -> pa.Array:
         array = cursor.slices(rows, starts, lengths)
         if field.type == FieldDescriptor.TYPE_STRING:
@@ -91,7 +91,7 @@ class WireReader:
                 raise NotPlainError from None
         return nulled(array, field, self._defaults, rows.present)
 
-    def _number(self, field: FieldDescriptor, rows: _Rows, numbers: _Numbers) -> pa.Array:
+    def _number(self, field: FieldDescriptor, rows: _RowsWithField, numbers: _Unsigned) -> pa.Array:
         return nulled(_numbers(field, rows.spread(numbers)), field, self._defaults, rows.present)
 
 
@@ -107,15 +107,15 @@ def _is_plain(field: FieldDescriptor) -> bool:
     return flat and alone and open_enum and field.number < _FIELD_NUMBER_END
 
 
-def _field(field: FieldDescriptor) -> _Field:
+def _field(field: FieldDescriptor) -> _WireField:
     wire = _WIRE.get(field.type, _VARINT)
     tag = field.number << 3 | wire
     if tag < 0x80:
-        return _Field(field, wire, np.uint64(tag), np.uint64(0xFF), 1)
-    return _Field(field, wire, np.uint64(tag & 0x7F | 0x80 | tag >> 7 << 8), np.uint64(0xFFFF), 2)
+        return _WireField(field, wire, np.uint64(tag), np.uint64(0xFF), 1)
+    return _WireField(field, wire, np.uint64(tag & 0x7F | 0x80 | tag >> 7 << 8), np.uint64(0xFFFF), 2)
 
 
-def _numbers(field: FieldDescriptor, numbers: _Numbers) -> pa.Array:
+def _numbers(field: FieldDescriptor, numbers: _Unsigned) -> pa.Array:
     """The values of the bits on the wire."""
     if field.type in _ZIGZAG:
         if field.type == FieldDescriptor.TYPE_SINT32:
@@ -137,14 +137,14 @@ def _numbers(field: FieldDescriptor, numbers: _Numbers) -> pa.Array:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _RowsWithField:
     """The messages that have a field."""
 
     present: Mask
     numbers: Integers | slice
     """A slice if they are all of them, which spares every selection."""
 
-    def spread(self, values: _Numbers) -> _Numbers:
+    def spread(self, values: _Unsigned) -> _Unsigned:
         if isinstance(self.numbers, slice):
             return values
         spread = np.zeros(len(self.present), np.uint64)
@@ -162,19 +162,19 @@ class _Cursor:
         self._bytes = np.zeros(size + _PADDING_BYTES, np.uint8)
         self._bytes[:size] = spans.bytes[first:end]
         # Eight bytes from any byte on.
-        self._words: _Numbers = np.ndarray((size + _PADDING_BYTES - 7,), "<u8", buffer=self._bytes.data, strides=(1,))
+        self._words: _Unsigned = np.ndarray((size + _PADDING_BYTES - 7,), "<u8", buffer=self._bytes.data, strides=(1,))
         self._starts = spans.starts - first
         self._ends = spans.ends - first
         self._at = self._starts.copy()
 
-    def rows_at(self, field: _Field) -> _Rows:
+    def rows_at(self, field: _WireField) -> _RowsWithField:
         """The messages whose next field is this one; they are moved past its tag."""
         present = ((self._words[self._at] & field.tag_mask) == field.tag) & (self._at < self._ends)
-        rows = _Rows(present, slice(None) if present.all() else np.flatnonzero(present))
+        rows = _RowsWithField(present, slice(None) if present.all() else np.flatnonzero(present))
         self._move(rows, self._at[rows.numbers] + field.tag_bytes)
         return rows
 
-    def numbers(self, rows: _Rows, field: _Field) -> _Numbers:
+    def numbers(self, rows: _RowsWithField, field: _WireField) -> _Unsigned:
         at = self._at[rows.numbers]
         if field.wire == _VARINT:
             return self._varints(rows, at)
@@ -185,7 +185,7 @@ class _Cursor:
         self._move(rows, at + 4)
         return words & np.uint64(0xFFFFFFFF)
 
-    def texts(self, rows: _Rows) -> tuple[Integers, Integers]:
+    def texts(self, rows: _RowsWithField) -> tuple[Integers, Integers]:
         """Where the bytes of each message that has the field begin, and how many there are."""
         lengths = self._varints(rows, self._at[rows.numbers])
         if (lengths > np.uint64(len(self._bytes))).any():
@@ -194,23 +194,23 @@ class _Cursor:
         self._move(rows, starts + lengths.view(np.int64))
         return starts, lengths.view(np.int64)
 
-    def slices(self, rows: _Rows, starts: Integers, lengths: Integers) -> pa.Array:
+    def slices(self, rows: _RowsWithField, starts: Integers, lengths: Integers) -> pa.Array:
         """Those bytes as an array; empty where the field is absent."""
         begins, ends = self._starts.copy(), self._starts.copy()
         begins[rows.numbers] = starts
         ends[rows.numbers] = starts + lengths
-        return Spans(pa.py_buffer(self._bytes), begins, ends).binaries()
+        return BufferSpans(pa.py_buffer(self._bytes), begins, ends).binaries()
 
     def check_end(self) -> None:
         if not np.array_equal(self._at, self._ends):
             raise NotPlainError
 
-    def _move(self, rows: _Rows, to: Integers) -> None:
+    def _move(self, rows: _RowsWithField, to: Integers) -> None:
         if (to > self._ends[rows.numbers]).any():
             raise NotPlainError
         self._at[rows.numbers] = to
 
-    def _varints(self, rows: _Rows, at: Integers) -> _Numbers:
+    def _varints(self, rows: _RowsWithField, at: Integers) -> _Unsigned:
         words = self._words[at]
         last = ~words & _ENDS
         # All bits up to the first byte without the continuation bit.
@@ -229,7 +229,7 @@ class _Cursor:
         return numbers
 
 
-def _seven_bits(words: _Numbers) -> _Numbers:
+def _seven_bits(words: _Unsigned) -> _Unsigned:
     """The low seven bits of each of the eight bytes, closed up."""
     words = words & np.uint64(0x7F7F7F7F7F7F7F7F)
     for half, shift in ((0x007F007F007F007F, 1), (0x00003FFF00003FFF, 2), (0x000000000FFFFFFF, 4)):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.job.kafka_types import HEADERS_TYPE, RECORD_SCHEMA
-from penstock.logs.kafka.native.messages import Addresses, Numbers, RawHeaders
+from penstock.logs.kafka.native.messages import Addresses, Int64Array, RawHeaders
 from penstock.logs.log import Piece
 
 Headers: TypeAlias = list[tuple[str | None, bytes | None]]
@@ -35,7 +35,7 @@ class ByteSpans:
     """Where values lie in memory: address 0 stands for null, a length of 0 for an empty one."""
 
     addresses: Addresses
-    lengths: Numbers
+    lengths: Int64Array
 
     def __getitem__(self, rows: slice) -> ByteSpans:
         return ByteSpans(self.addresses[rows], self.lengths[rows])
@@ -45,12 +45,12 @@ class ByteSpans:
 class KafkaRecords:
     """Records of one partition in the order of their offsets; their bytes have to stay where they are."""
 
-    offsets: Numbers
+    offsets: Int64Array
     values: ByteSpans
     keys: ByteSpans
     time_kinds: npt.NDArray[np.int32]
     """0: the record has no time."""
-    times_ms: Numbers
+    times_ms: Int64Array
     headers: list[RawHeaders | None]
 
     def __len__(self) -> int:
@@ -103,7 +103,9 @@ def binary_array(spans: ByteSpans) -> pa.Array:
     return from_buffers.cast(pa.binary())
 
 
-def _inlined(memory: npt.NDArray[np.uint8], starts: Numbers, lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+def _inlined(
+    memory: npt.NDArray[np.uint8], starts: Int64Array, lengths: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int32]:
     """The bytes of short values, filled up with zeros, as numbers of four bytes."""
     places = np.arange(_INLINE_BYTES)
     within = places < lengths[:, None]
@@ -112,7 +114,7 @@ def _inlined(memory: npt.NDArray[np.uint8], starts: Numbers, lengths: npt.NDArra
     return np.ascontiguousarray(content, np.uint8).view(np.int32)
 
 
-def _timestamp_array(kinds: npt.NDArray[np.int32], millis: Numbers) -> pa.Array:
+def _timestamp_array(kinds: npt.NDArray[np.int32], millis: Int64Array) -> pa.Array:
     """The times in microseconds; null where a record has none, the nearest where the unit is too fine."""
     times = pa.array(millis, mask=None if kinds.all() else kinds == 0)
     try:

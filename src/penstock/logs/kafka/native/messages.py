@@ -23,8 +23,8 @@ from penstock.errors import InvariantError
 from penstock.logs.kafka.native.library import QUICK, C
 
 Addresses: TypeAlias = npt.NDArray[np.uint64]
-Numbers: TypeAlias = npt.NDArray[np.int64]
-Times: TypeAlias = tuple[npt.NDArray[np.int32], Numbers]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+Times: TypeAlias = tuple[npt.NDArray[np.int32], Int64Array]
 """Kinds of timestamps, 0 where there is none, and milliseconds."""
 RawHeaders: TypeAlias = list[tuple[bytes, bytes | None]]
 
@@ -65,7 +65,7 @@ class Messages:
             text = ctypes.string_at(int(self.values[number]), int(self.value_lengths[number]))
         return KafkaError(code, (text or C["err2str"](code)).decode(errors="replace"))
 
-    def timestamps(self, numbers: Numbers) -> Times:
+    def timestamps(self, numbers: Int64Array) -> Times:
         """The timestamps of these records, one at least."""
         if not self._reads_at_once:
             return self._called_timestamps(numbers)
@@ -75,7 +75,7 @@ class Messages:
         _check(np.array_equal(kinds[[0, -1]], called_kinds) and np.array_equal(millis[[0, -1]], called_millis))
         return kinds, millis
 
-    def headers(self, numbers: Numbers) -> list[RawHeaders | None]:
+    def headers(self, numbers: Int64Array) -> list[RawHeaders | None]:
         """The headers of these records, one at least; None where a record has none."""
         if not self._reads_at_once:
             return self._called_headers(numbers)
@@ -102,17 +102,17 @@ class Messages:
     def free(self) -> None:
         deque(map(QUICK["message_destroy"], self._pointers.tolist()), maxlen=0)
 
-    def _field(self, index: int) -> Numbers:
-        result: Numbers = self._words[self._places + index]
+    def _field(self, index: int) -> Int64Array:
+        result: Int64Array = self._words[self._places + index]
         return result
 
-    def _called_timestamps(self, numbers: Numbers) -> Times:
+    def _called_timestamps(self, numbers: Int64Array) -> Times:
         kinds = np.zeros(len(numbers), np.int32)
         places = range(kinds.ctypes.data, kinds.ctypes.data + kinds.nbytes, kinds.itemsize)
         times = map(QUICK["message_timestamp"], self._pointers[numbers].tolist(), places)
         return kinds, np.fromiter(times, np.int64, len(numbers))
 
-    def _called_headers(self, numbers: Numbers) -> list[RawHeaders | None]:
+    def _called_headers(self, numbers: Int64Array) -> list[RawHeaders | None]:
         lists = np.zeros(len(numbers), np.uint64)
         places = range(lists.ctypes.data, lists.ctypes.data + lists.nbytes, lists.itemsize)
         deque(map(QUICK["message_headers"], self._pointers[numbers].tolist(), places), maxlen=0)

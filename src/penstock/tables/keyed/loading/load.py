@@ -85,7 +85,7 @@ class LoadReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Loader:
+class TableLoad:
     """One load into a table."""
 
     job: JobSpec[KeyedSpec]

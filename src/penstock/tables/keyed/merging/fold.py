@@ -13,8 +13,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.flow.spans import Mask
 from penstock.tables.keyed.layout import SEQUENCES, Layout, order_columns, order_frame
-from penstock.tables.keyed.merging.packing import Mask, Places, last_of_key, packed
+from penstock.tables.keyed.merging.packing import Places, last_of_key, packed
 
 PUTS = {"key": pl.Int64, "first": pl.Int64, "last": pl.Int64, "dead": pl.Int64, "alive": pl.Boolean}
 

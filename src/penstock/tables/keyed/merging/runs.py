@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.decode import Decoder, decoder_for
-from penstock.flow.task import Flow, RowWriter
-from penstock.flow.write.manifest import PartitionKey, StagedFile
+from penstock.flow.task import Flow
+from penstock.flow.write.manifest import PartitionKey, RowWriter, StagedFile
 from penstock.storage import Storage, open_storage
 from penstock.tables.keyed.layout import (
     DELETE,

@@ -6,7 +6,7 @@ from typing import cast
 
 from confluent_kafka import Message
 
-from penstock.claims.member.consumer.start_offsets import Delivery, DeliveryOptions, StartOffsets
+from penstock.claims.member.consumer.start_offsets import Delivery, DeliveryOptions, StartOffsetFinder
 from penstock.claims.member.consumer.stream_supervisor import StreamSupervisor
 from penstock.claims.member.consumer.streams import Work
 from penstock.logs.log import Partition
@@ -25,7 +25,7 @@ class Reading:
         log = MemoryLog({WEB: dict.fromkeys(range(RECORDS), b"")})
         self.agent = self.group.join("anna", [WEB])
         options = DeliveryOptions(delivery)
-        starts = StartOffsets(self.agent, log, lambda: log, options, lambda event: None)
+        starts = StartOffsetFinder(self.agent, log, lambda: log, options, lambda event: None)
         starts.know(frozenset([WEB]))
         self.supervisor = StreamSupervisor(self.agent, log, starts, options, lambda event: None)
         self.pass_seconds(INTERVAL)

@@ -14,7 +14,7 @@ from penstock.claims.member.consumer.start_offsets import (
     Delivery,
     DeliveryOptions,
     PositionOutOfRangeError,
-    StartOffsets,
+    StartOffsetFinder,
 )
 from penstock.claims.protocol.records import Seeking
 from penstock.errors import OutcomeUnknownError
@@ -63,14 +63,14 @@ class Group:
         self.coordination = MemoryGroup()
         self.events: list[Event] = []
 
-    def join(self, client_id: str, options: DeliveryOptions) -> tuple[MemoryAgent, StartOffsets]:
+    def join(self, client_id: str, options: DeliveryOptions) -> tuple[MemoryAgent, StartOffsetFinder]:
         agent = self.coordination.join(client_id, self.log.partitions())
-        starts = StartOffsets(agent, self.broker.client(), self.broker.client, options, self.events.append)
+        starts = StartOffsetFinder(agent, self.broker.client(), self.broker.client, options, self.events.append)
         starts.know(frozenset(self.log.partitions()))
         starts.see_begun()
         return agent, starts
 
-    def alone(self, options: DeliveryOptions, position: int) -> tuple[MemoryAgent, StartOffsets]:
+    def alone(self, options: DeliveryOptions, position: int) -> tuple[MemoryAgent, StartOffsetFinder]:
         """A member that holds partition 0, where the group has a position."""
         agent, starts = self.join("anna", options)
         self.coordination.pass_seconds(INTERVAL)
@@ -78,7 +78,9 @@ class Group:
         assert agent.send(Seeking, ZERO, if_token=token, position=position, reason="a test").refusal is None
         return agent, starts
 
-    def wait_for_start(self, agent: MemoryAgent, starts: StartOffsets, intervals: float = 10) -> dict[Partition, int]:
+    def wait_for_start(
+        self, agent: MemoryAgent, starts: StartOffsetFinder, intervals: float = 10
+    ) -> dict[Partition, int]:
         """Ask again and again, as the supervisor of a member does."""
         end = self.coordination.now + intervals * INTERVAL
         while self.coordination.now < end:
