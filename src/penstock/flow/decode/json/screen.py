@@ -1,7 +1,7 @@
 """Finds the records that cannot be rows, and why, with a msgspec parser made from the schema.
 
 It takes every record that Arrow's reader takes, and few others: texts that are not times, decimals of too many digits,
-and what `exact` finds.
+numbers in skipped fields that are too large for a double, and what `exact` finds.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.decode.json.reader import OUT_OF_RANGE, plain_type
+from penstock.flow.decode.json.reader import OUT_OF_RANGE
 from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, too_deep
 from penstock.flow.decode.misfit import place
 from penstock.job.schema import job_type_name
 
-UNKNOWN_FIELD = "field is not in the schema"
 _REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
+UNKNOWN_FIELD = "field is not in the schema"
 _PARSERS_KEPT_MAX = 512
 _REASONS_KEPT_MAX = 4_096
 _TOO_LARGE = b"1e999"
@@ -52,12 +52,12 @@ class Screen:
     def bad(self, records: pa.Array) -> dict[int, str]:
         """The numbers of the bad records, each with the reason."""
         texts: list[bytes] = records.to_numpy(zero_copy_only=False).tolist()
-        reasons = refused(texts, self._decode, self._reason)
+        reasons = _refused(texts, self._decode, self._reason)
         try:
             records.cast(pa.string())
         except pa.ArrowInvalid:
             # msgspec does not look at the texts that it skips.
-            reasons |= refused(texts, bytes.decode, self._reason)
+            reasons |= _refused(texts, bytes.decode, self._reason)
         for number in pc.indices_nonzero(pc.greater(pc.binary_length(records), DEPTH_MAX)).to_pylist():
             if too_deep(texts[number]):
                 reasons[number] = TOO_DEEP
@@ -75,7 +75,7 @@ class Screen:
         plain = record.replace(b"NaN", _TOO_LARGE).replace(b"Infinity", _TOO_LARGE).replace(b"Inf", _TOO_LARGE)
         if plain != record:
             # NaN and infinities make a record bad only where a column asks for a number.
-            return refused([plain], self._decode, self._reason).get(0)
+            return _refused([plain], self._decode, self._reason).get(0)
         problem = str(error).removeprefix("JSON is malformed: ")
         return f"not JSON: {problem[0].lower()}{problem[1:]}"
 
@@ -102,7 +102,7 @@ screen_for = lru_cache(_PARSERS_KEPT_MAX)(Screen)
 """Parsers cannot be pickled, so decoders do not hold them."""
 
 
-def refused(
+def _refused(
     records: list[bytes], read: Callable[[bytes], object], reason_of: Callable[[bytes, Exception], str | None]
 ) -> dict[int, str]:
     """The records that `read` refuses for a reason; between two of them there is no step in Python."""
@@ -137,7 +137,12 @@ def _type(kind: pa.DataType, known_only: bool) -> Any:
         # Floats are quick to make, and here they only have to be of the right size.
         size = float(10 ** (kind.precision - kind.scale))
         return Annotated[float, msgspec.Meta(ge=-size, le=size)] | Decimal | None
-    return plain_type(kind)
+    if pa.types.is_integer(kind):
+        bound = 1 << (kind.bit_width - 1)
+        return Annotated[int, msgspec.Meta(ge=-bound, le=bound - 1)] | None
+    if pa.types.is_floating(kind):
+        return float | None
+    return bool | None if pa.types.is_boolean(kind) else str | None
 
 
 def _expected(kind: pa.DataType, steps: Sequence[str]) -> str:
