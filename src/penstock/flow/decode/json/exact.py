@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.flow.decode.json.new_fields import FieldTree, MapOf
-from penstock.flow.decode.json.reader import OUT_OF_RANGE
+from penstock.flow.decode.json.screen import OUT_OF_RANGE
 from penstock.flow.decode.json_text import JsonObject, json_object, without_constants
 from penstock.flow.decode.misfit import place
 from penstock.job.schema import job_type_name

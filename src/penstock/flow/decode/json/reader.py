@@ -26,10 +26,9 @@ import pyarrow.json as pj
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import null_mask
 from penstock.flow.columns.times import UTC_MICROS, dates_or_null, timestamps_or_null
+from penstock.flow.decode.json.screen import OUT_OF_RANGE, member_name, struct_type
 from penstock.flow.decode.json_text import parse
 from penstock.job.schema import job_type_name
-
-OUT_OF_RANGE = "number out of range"
 
 _PLAIN = (pa.string(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64())
 _AS_TEXT = (pa.date32(), UTC_MICROS, pa.binary())
@@ -70,10 +69,10 @@ class JsonReader:
         if self._has_maps:
             records = _decoded(_texts_decoder(pa.struct(list(self._schema)), known_only), lines)
         columns = [
-            self._map([*map(attrgetter(f"f{number}"), records)], field.type, mark, field.name)
+            self._map([*map(attrgetter(member_name(field.name)), records)], field.type, mark, field.name)
             if pa.types.is_map(field.type)
             else self._fit(_whole(table.column(field.name)), field.type, mark, field.name)
-            for number, field in enumerate(self._schema)
+            for field in self._schema
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
@@ -97,7 +96,7 @@ class JsonReader:
         if None in maps:
             nulls = pa.array([members is None for members in maps])
             maps = [members or {} for members in maps]
-        offsets = pa.array(np.cumsum([0, *map(len, maps)]), pa.int32())
+        offsets = pa.array(np.cumsum(np.fromiter(chain((0,), map(len, maps)), np.int32)), pa.int32())
         keys = pa.array([*chain.from_iterable(maps)], pa.string())
         values = _ENCODE({"items": [*chain.from_iterable(map(dict.values, maps))]})
         asked = pa.schema([("items", pa.list_(_read_type(kind.item_type, path, self._wide)))])
@@ -218,25 +217,15 @@ def _decoded(decode: Callable[[Any], list[Any]], text: Any) -> list[Any]:
 
 
 @lru_cache(_DECODERS_KEPT_MAX)
-def _texts_decoder(kind: pa.DataType, known_only: bool) -> Callable[[Any], Any]:
+def _texts_decoder(kind: pa.StructType, known_only: bool) -> Callable[[Any], Any]:
     """Takes the texts of maps out of records. Parsers cannot be pickled, so decoders do not hold them."""
     try:
-        return msgspec.json.Decoder(_text_type(kind, known_only)).decode_lines
+        read = kind if known_only else [field for field in kind if pa.types.is_map(field.type)]
+        return msgspec.json.Decoder(struct_type(read, known_only, msgspec.Raw)).decode_lines
     except ValueError:
         raise UserError(
             "a schema with a map has a field whose name must be escaped in JSON", hint="leave that field out"
         ) from None
-
-
-def _text_type(kind: pa.DataType, known_only: bool) -> Any:
-    if pa.types.is_list(kind) and pa.types.is_nested(kind.value_type):
-        return list[_text_type(kind.value_type, known_only)] | None  # type: ignore[misc]
-    if not pa.types.is_struct(kind):
-        return msgspec.Raw
-    read = [(f"f{number}", child) for number, child in enumerate(kind) if known_only or pa.types.is_map(child.type)]
-    members = [(name, _text_type(child.type, known_only), None) for name, child in read]
-    names = {name: child.name for name, child in read}
-    return msgspec.defstruct("Texts", members, rename=names, forbid_unknown_fields=known_only, gc=False) | None
 
 
 def _refuse_duplicate_keys(text: bytes, maps: Sequence[Any]) -> None:

@@ -111,7 +111,6 @@ class JsonDecoder:
         while True:
             try:
                 columns = self._columns(candidates, wide=screened, known_only=known_only)
-                break
             except pa.ArrowInvalid as error:
                 message = str(error)
                 if not self._known_only and known_only and NEW_FIELD.search(message):
@@ -124,11 +123,12 @@ class JsonDecoder:
                     self._screen(candidates)
                 elif not self._drop_unreadable(candidates):
                     raise
-        self._expects_misfits = screened and len(candidates.errors) > bad_before
-        if self.new_column is not NewColumnPolicy.ADD or known_only:
-            return columns, {}
-        new_fields = self._new_fields(candidates)
-        return columns.filter(candidates.drop_marked()), new_fields
+                continue
+            self._expects_misfits = screened and len(candidates.errors) > bad_before
+            if self.new_column is not NewColumnPolicy.ADD or known_only:
+                return columns, {}
+            new_fields = self._new_fields(candidates)
+            return columns.filter(candidates.drop_marked()), new_fields
 
     def _screen(self, candidates: _Candidates) -> None:
         """Drop the records that msgspec refuses."""

@@ -18,12 +18,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.decode.json.reader import OUT_OF_RANGE
 from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, too_deep
 from penstock.flow.decode.misfit import place
 from penstock.job.schema import job_type_name
 
 _REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
+OUT_OF_RANGE = "number out of range"
 UNKNOWN_FIELD = "field is not in the schema"
 _PARSERS_KEPT_MAX = 512
 _REASONS_KEPT_MAX = 4_096
@@ -44,7 +44,7 @@ class Screen:
         self._schema = schema
         self._misfit = lru_cache(_REASONS_KEPT_MAX)(self._misfit_reason)
         try:
-            self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(_struct(schema, known_only)).decode
+            self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(struct_type(schema, known_only)).decode
         except ValueError:
             # msgspec cannot look for a name that has to be escaped in JSON: only the syntax is checked here.
             self._decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -120,19 +120,25 @@ def _refused(
                 reasons[number] = reason
 
 
-def _struct(fields: Iterable[pa.Field], known_only: bool) -> type[msgspec.Struct]:
-    names = {f"f{number}": field.name for number, field in enumerate(fields)}
-    members = [(f"f{number}", _type(field.type, known_only), None) for number, field in enumerate(fields)]
+def member_name(name: str) -> str:
+    """The attribute that has the field's value."""
+    return f"f{name.encode().hex()}"
+
+
+def struct_type(fields: Iterable[pa.Field], known_only: bool, map_type: Any = None) -> Any:
+    """What msgspec decodes records to; `map_type` stands for all maps."""
+    names = {member_name(field.name): field.name for field in fields}
+    members = [(member_name(field.name), _type(field.type, known_only, map_type), None) for field in fields]
     return msgspec.defstruct("Record", members, rename=names, forbid_unknown_fields=known_only, gc=False)
 
 
-def _type(kind: pa.DataType, known_only: bool) -> Any:
+def _type(kind: pa.DataType, known_only: bool, map_type: Any) -> Any:
     if pa.types.is_struct(kind):
-        return _struct(list(kind), known_only) | None
+        return struct_type(list(kind), known_only) | None
     if pa.types.is_list(kind):
-        return list[_type(kind.value_type, known_only)] | None  # type: ignore[misc]
+        return list[_type(kind.value_type, known_only, map_type)] | None  # type: ignore[misc]
     if pa.types.is_map(kind):
-        return dict[str, _type(kind.item_type, known_only)] | None  # type: ignore[misc]
+        return map_type or dict[str, _type(kind.item_type, known_only, map_type)] | None  # type: ignore[misc]
     if pa.types.is_decimal(kind):
         # Floats are quick to make, and here they only have to be of the right size.
         size = float(10 ** (kind.precision - kind.scale))
