@@ -2,7 +2,8 @@
 
 Arrow knows no times and no base64: it reads them as texts, which are converted afterwards. It reads decimals with more
 digits than the column has, so that one of too many digits is found. Of maps it reads only that they are objects: their
-texts are taken out of the records by msgspec, and Arrow reads the values of all maps of a batch as one list.
+texts are taken out of the records by msgspec, which also reads plain values; Arrow reads the other values of all maps
+of a batch as one list.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import pyarrow.json as pj
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import null_mask
 from penstock.flow.columns.times import UTC_MICROS, dates_or_null, timestamps_or_null
-from penstock.flow.decode.json.screen import OUT_OF_RANGE, member_name, struct_type
+from penstock.flow.decode.json.screen import OUT_OF_RANGE, member_name, struct_type, value_type
 from penstock.flow.decode.json_text import parse
 from penstock.job.schema import job_type_name
 
@@ -90,18 +91,24 @@ class JsonReader:
 
     def _map(self, texts: Sequence[msgspec.Raw | None], kind: pa.DataType, mark: Mark, path: str) -> pa.Array:
         text = _ENCODE(texts)
-        maps = _decoded(_DECODE_MAPS, text)
-        _refuse_duplicate_keys(text, maps)
+        maps = _decoded(_maps_decoder(kind.item_type), text)
+        # msgspec keeps one of two equal keys, so that quotes are missing.
+        suspicious = text.count(b'"') != _ENCODE(maps).count(b'"') or b"\\u0022" in text
+        if suspicious and any(members is not None and members.doubled for members in parse(text)):
+            raise pa.ArrowInvalid("a key was specified twice")
         nulls = None
         if None in maps:
             nulls = pa.array([members is None for members in maps])
             maps = [members or {} for members in maps]
         offsets = pa.array(np.cumsum(np.fromiter(chain((0,), map(len, maps)), np.int32)), pa.int32())
         keys = pa.array([*chain.from_iterable(maps)], pa.string())
-        values = _ENCODE({"items": [*chain.from_iterable(map(dict.values, maps))]})
-        asked = pa.schema([("items", pa.list_(_read_type(kind.item_type, path, self._wide)))])
-        read = _whole(_table(pa.py_buffer(values), 1, asked, False).column(0)).values
-        items = self._fit(read, kind.item_type, _mark_lists(offsets, mark), f"{path}[...]")
+        values = [*chain.from_iterable(map(dict.values, maps))]
+        if kind.item_type in _READ_BY_MSGSPEC:
+            items = pa.array(values, kind.item_type)
+        else:
+            asked = pa.schema([("items", pa.list_(_read_type(kind.item_type, path, self._wide)))])
+            read = _table(pa.py_buffer(_ENCODE({"items": values})), 1, asked, False).column(0)
+            items = self._fit(_whole(read).values, kind.item_type, _mark_lists(offsets, mark), f"{path}[...]")
         return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=nulls)
 
 
@@ -206,7 +213,14 @@ def _unbase64(array: pa.Array) -> tuple[pa.Array, Rows]:
 
 
 _ENCODE = msgspec.json.Encoder().encode
-_DECODE_MAPS = msgspec.json.Decoder(list[dict[str, msgspec.Raw] | None]).decode
+_READ_BY_MSGSPEC = (pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.float64())
+"""Values of maps; those of other types stay texts for Arrow."""
+
+
+@lru_cache(_DECODERS_KEPT_MAX)
+def _maps_decoder(item: pa.DataType) -> Callable[[Any], Any]:
+    value = value_type(item, False) if item in _READ_BY_MSGSPEC else msgspec.Raw
+    return msgspec.json.Decoder(list[dict[str, value] | None]).decode  # type: ignore[valid-type]
 
 
 def _decoded(decode: Callable[[Any], list[Any]], text: Any) -> list[Any]:
@@ -226,12 +240,3 @@ def _texts_decoder(kind: pa.StructType, known_only: bool) -> Callable[[Any], Any
         raise UserError(
             "a schema with a map has a field whose name must be escaped in JSON", hint="leave that field out"
         ) from None
-
-
-def _refuse_duplicate_keys(text: bytes, maps: Sequence[Any]) -> None:
-    """Raise `pa.ArrowInvalid`, with Arrow's message, if a map gives a key twice: msgspec keeps only one of them."""
-    if text.count(b'"') == _ENCODE(maps).count(b'"') and b"\\u0022" not in text:
-        return
-    for members in parse(text):
-        if members is not None and members.doubled:
-            raise pa.ArrowInvalid(f"Column(/{min(members.doubled)}) was specified twice in row 0")

@@ -101,9 +101,10 @@ class JsonDecoder:
         bad_before = len(candidates.errors)
         if self._has_decimals:
             self._drop_misread(candidates)
+        screen = screen_for(self.schema, self._known_only)
         screened = self._expects_misfits
         if screened:
-            self._screen(candidates)
+            candidates.drop(screen.bad(candidates.texts))
         if self._names_twice:
             self._drop_duplicates(candidates)
         known_only = self.new_column is not NewColumnPolicy.IGNORE
@@ -112,15 +113,14 @@ class JsonDecoder:
             try:
                 columns = self._columns(candidates, wide=screened, known_only=known_only)
             except pa.ArrowInvalid as error:
-                message = str(error)
-                if not self._known_only and known_only and NEW_FIELD.search(message):
+                if not self._known_only and known_only and NEW_FIELD.search(str(error)):
                     known_only = False
-                elif not checked and (screened or SPECIFIED_TWICE in message):
+                elif not checked and (screened or SPECIFIED_TWICE in str(error)):
                     checked = True
                     self._drop_faulty(candidates, np.arange(len(candidates.rows)))
                 elif not screened:
                     screened = True
-                    self._screen(candidates)
+                    candidates.drop(screen.bad(candidates.texts))
                 elif not self._drop_unreadable(candidates):
                     raise
                 continue
@@ -129,10 +129,6 @@ class JsonDecoder:
                 return columns, {}
             new_fields = self._new_fields(candidates)
             return columns.filter(candidates.drop_marked()), new_fields
-
-    def _screen(self, candidates: _Candidates) -> None:
-        """Drop the records that msgspec refuses."""
-        candidates.drop(screen_for(self.schema, self._known_only).bad(candidates.texts))
 
     def _drop_misread(self, candidates: _Candidates) -> None:
         """Drop the records with decimals that Arrow reads as other numbers."""

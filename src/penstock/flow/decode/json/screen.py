@@ -128,17 +128,18 @@ def member_name(name: str) -> str:
 def struct_type(fields: Iterable[pa.Field], known_only: bool, map_type: Any = None) -> Any:
     """What msgspec decodes records to; `map_type` stands for all maps."""
     names = {member_name(field.name): field.name for field in fields}
-    members = [(member_name(field.name), _type(field.type, known_only, map_type), None) for field in fields]
+    members = [(member_name(field.name), value_type(field.type, known_only, map_type), None) for field in fields]
     return msgspec.defstruct("Record", members, rename=names, forbid_unknown_fields=known_only, gc=False)
 
 
-def _type(kind: pa.DataType, known_only: bool, map_type: Any) -> Any:
+def value_type(kind: pa.DataType, known_only: bool, map_type: Any = None) -> Any:
+    """What msgspec decodes values to."""
     if pa.types.is_struct(kind):
         return struct_type(list(kind), known_only) | None
     if pa.types.is_list(kind):
-        return list[_type(kind.value_type, known_only, map_type)] | None  # type: ignore[misc]
+        return list[value_type(kind.value_type, known_only, map_type)] | None  # type: ignore[misc]
     if pa.types.is_map(kind):
-        return map_type or dict[str, _type(kind.item_type, known_only, map_type)] | None  # type: ignore[misc]
+        return map_type or dict[str, value_type(kind.item_type, known_only, map_type)] | None  # type: ignore[misc]
     if pa.types.is_decimal(kind):
         # Floats are quick to make, and here they only have to be of the right size.
         size = float(10 ** (kind.precision - kind.scale))
