@@ -34,9 +34,17 @@ def test_pyarrow_names_the_column_that_a_json_record_gives_twice() -> None:
     options = pj.ParseOptions(explicit_schema=pa.schema([("status", pa.int64())]))
     with pytest.raises(pa.ArrowInvalid) as refused:
         pj.read_json(io.BytesIO(b'{"status":1,"status":2}'), parse_options=options)
-    match = rows._GIVEN_TWICE.search(str(refused.value))
-    assert match is not None, f"flow/decode/json/rows.py cannot read {refused.value}"
-    assert match[1] == "status"
+    assert rows.SPECIFIED_TWICE in str(refused.value), f"flow/decode/json/rows.py cannot read {refused.value}"
+
+
+def test_pyarrow_and_msgspec_report_a_field_that_the_schema_lacks() -> None:
+    options = pj.ParseOptions(explicit_schema=pa.schema([("status", pa.int64())]), unexpected_field_behavior="error")
+    with pytest.raises(pa.ArrowInvalid) as refused:
+        pj.read_json(io.BytesIO(b'{"other":1}'), parse_options=options)
+    assert rows.NEW_FIELD.search(str(refused.value))
+    with pytest.raises(msgspec.ValidationError) as unknown:
+        msgspec.json.decode(b'{"other":1}', type=Record)
+    assert rows.NEW_FIELD.search(str(unknown.value))
 
 
 def test_msgspec_names_the_field_and_the_kind_that_do_not_fit() -> None:

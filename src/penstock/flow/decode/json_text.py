@@ -42,7 +42,7 @@ class JsonObject(dict[str, Any]):
     doubled: frozenset[str] = frozenset()
 
 
-def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
+def json_object(pairs: list[tuple[str, Any]]) -> JsonObject:
     members = JsonObject(pairs)
     if len(members) != len(pairs):
         repeated = [name for name, _ in pairs]
@@ -57,7 +57,7 @@ def _refuse_constant(name: str) -> None:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_object, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=_refuse_constant
+    object_pairs_hook=json_object, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=_refuse_constant
 )
 
 

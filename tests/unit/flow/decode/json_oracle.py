@@ -29,6 +29,9 @@ _TIME = re.compile(
 _DECIMAL = re.compile(r"[+-]?0*(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?", re.ASCII)
 _DECIMAL_DIGITS_MAX = 76
 """As written: a decimal with more digits, or with as many zeros before its point, is not read."""
+_DECIMAL_EXPONENT_MIN = -39
+_DECIMAL_CHARACTERS_MAX = 38
+"""Before a negative exponent there are fewer."""
 _FLOAT_LIMIT = Fraction(2**128) - Fraction(2**103)
 """Half a step beyond the largest number of 32 bits: from here on it would be rounded to infinity."""
 
@@ -194,7 +197,10 @@ def _decimal(kind: pa.DataType, value: Any) -> Decimal:
     parts = _DECIMAL.fullmatch(text)
     if parts is None or len(parts[1]) + len(parts[2]) > _DECIMAL_DIGITS_MAX:
         raise BadError
-    if int(parts[3] or 0) - len(parts[2]) > _DECIMAL_DIGITS_MAX:
+    exponent = int(parts[3] or 0)
+    if exponent - len(parts[2]) > _DECIMAL_DIGITS_MAX or exponent < _DECIMAL_EXPONENT_MIN:
+        raise BadError
+    if "e-" in text.lower() and len(text.lower().split("e")[0].lstrip("+-")) >= _DECIMAL_CHARACTERS_MAX:
         raise BadError
     try:
         number = Decimal(text)

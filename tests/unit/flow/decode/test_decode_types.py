@@ -58,8 +58,8 @@ def test_a_number_beyond_32_bits_is_bad_in_a_float() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.decimal128(5, 2), pa.list_(pa.decimal128(5, 2))], ids=str)
-@pytest.mark.parametrize("zero", ["0e-400", "-0e-77", '"0e-400"', "0e76", "0." + "0" * 76])
-def test_a_zero_of_76_digits_is_a_decimal_in_every_batch(kind: pa.DataType, zero: str) -> None:
+@pytest.mark.parametrize("zero", ["0e-39", "-0E-18", '"0e-39"', "0e76", "0." + "0" * 76])
+def test_a_zero_is_a_decimal_in_every_batch(kind: pa.DataType, zero: str) -> None:
     value = b'{"a":[%b]}' if pa.types.is_list(kind) else b'{"a":%b}'
     schema = pa.schema([("a", kind)])
     for neighbours in ([], [value % b"1.5"] * 3, [value % b'"bad"'] * 3, [b"{"] * 40):
@@ -89,7 +89,7 @@ def test_a_decimal_that_would_be_rounded_or_overflow_is_bad(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["0e400", '"0e99999"', "0." + "0" * 77, "1." + "0" * 76])
 def test_a_decimal_of_more_than_76_digits_is_bad_even_if_it_is_zero(value: str) -> None:
-    assert refused(pa.decimal128(5, 2), value).startswith("not readable: ")
+    assert refused(pa.decimal128(5, 2), value).startswith(("not readable: ", "a: expected decimal(5,2), found "))
 
 
 def test_dates_are_iso_text() -> None:
@@ -191,7 +191,10 @@ MISREAD = ["1" + "0" * 60 + "e-106", "1." + "0" * 70 + "e-36", "1" + "0" * 60 + 
 
 
 @pytest.mark.parametrize("kind", [pa.decimal128(5, 2), pa.decimal128(38, 10), pa.decimal128(38, 0)], ids=str)
-@pytest.mark.parametrize("number", [*MISREAD, "1e-239", "0.05e-194", "1e-80", "1.2345678901234567e-99"])
+@pytest.mark.parametrize(
+    "number",
+    [*MISREAD, "0e-40", "0e-400", "0." + "0" * 36 + "e-1", "1e-239", "0.05e-194", "1e-80", "1.2345678901234567e-99"],
+)
 @pytest.mark.parametrize("shape", ['{"a":%s}', '{"a":"%s"}', '{"l":[%s]}', '{"m":{"k":%s}}'])
 def test_decimals_that_arrow_misreads_are_bad(kind: pa.DataType, number: str, shape: str) -> None:
     """Arrow's reader takes some of these for 0, and some for another number."""

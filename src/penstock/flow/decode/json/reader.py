@@ -2,20 +2,20 @@
 
 Arrow knows no times and no base64: it reads them as texts, which are converted afterwards. It reads decimals with more
 digits than the column has, so that one of too many digits is found. Of maps it reads only that they are objects: their
-texts are taken out of the records by msgspec, which also reads plain values and texts; Arrow reads the other values of
-all maps of a batch as one list.
+texts are taken out of the records by msgspec, which also reads plain values; Arrow reads the other values of all maps
+of a batch as one list.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -27,12 +27,9 @@ import pyarrow.json as pj
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import null_mask
 from penstock.flow.columns.times import UTC_MICROS, dates_or_null, timestamps_or_null
+from penstock.flow.decode.json.screen import OUT_OF_RANGE, member_name, struct_type, value_type
 from penstock.flow.decode.json_text import parse
 from penstock.job.schema import job_type_name
-
-OUT_OF_RANGE = "number out of range"
-ZERO_DECIMAL = "a decimal is zero"
-"""A reason only for `Mark`: if its text has a tiny exponent, Arrow may have taken another number for zero."""
 
 _PLAIN = (pa.string(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64())
 _AS_TEXT = (pa.date32(), UTC_MICROS, pa.binary())
@@ -41,8 +38,6 @@ _DECIMAL_DIGITS = 76
 _DECODERS_KEPT_MAX = 512
 
 Rows = Sequence[int] | npt.NDArray[np.int64]
-MapTexts = Mapping[str, Sequence[msgspec.Raw | None]]
-"""By column the texts of the maps of records."""
 Mark = Callable[[Rows, str], None]
 """Takes the numbers of rows whose value does not fit its column, and the reason."""
 
@@ -50,40 +45,45 @@ Mark = Callable[[Rows, str], None]
 class JsonReader:
     """Reads records as columns of a schema.
 
-    A `wide` one also reads decimals with too many digits, and marks them. `unexpected` is what Arrow does with fields
-    that the schema lacks. Raises `UserError` for a type that JSON records cannot be decoded to.
+    A `wide` one also reads decimals with too many digits, and marks them. Raises `UserError` for a type that JSON
+    records cannot be decoded to.
     """
 
-    def __init__(self, schema: pa.Schema, *, wide: bool, unexpected: str) -> None:
+    def __init__(self, schema: pa.Schema, *, wide: bool) -> None:
         self._schema = schema
         self._wide = wide
-        self._unexpected = unexpected
+        self._has_maps = any(pa.types.is_map(kind) for kind in schema.types)
         self._asked = pa.schema([(field.name, _column_type(field, wide)) for field in schema])
 
-    def table(self, texts: pa.Array, unexpected: str | None = None) -> pa.Table:
-        """What Arrow reads itself. Raises `pa.ArrowInvalid` unless each text gives one row."""
-        return _table(texts, self._asked, unexpected or self._unexpected)
+    def read(self, texts: pa.Array, mark: Mark, *, known_only: bool) -> pa.RecordBatch:
+        """The columns of the schema. The rows of values that do not fit are marked, and their values are of no use.
 
-    def columns(self, table: pa.Table, maps: MapTexts, mark: Mark) -> pa.RecordBatch:
-        """The columns of the schema. Raises `pa.ArrowInvalid` if a map cannot be read.
-
-        The rows of values that do not fit are marked, and their values are of no use.
+        Raises `pa.ArrowInvalid` unless each text gives one row; with `known_only` also for a field that the schema
+        lacks.
         """
+        if not len(texts):
+            return pa.RecordBatch.from_pylist([], schema=self._schema)
+        lines = pc.binary_join_element_wise(texts, "", "\n").buffers()[2]
+        # The keys of maps are fields to Arrow: where there are maps, msgspec looks for unknown fields.
+        table = _table(lines, len(texts), self._asked, known_only and not self._has_maps)
+        records: list[Any] = []
+        if self._has_maps:
+            records = _decoded(_texts_decoder(pa.struct(list(self._schema)), known_only), lines)
         columns = [
-            self._map(maps[field.name], field.type, mark, field.name)
+            self._map([*map(attrgetter(member_name(field.name)), records)], field.type, mark, field.name)
             if pa.types.is_map(field.type)
-            else self._fit(whole(table.column(field.name)), field.type, mark, field.name)
+            else self._fit(_whole(table.column(field.name)), field.type, mark, field.name)
             for field in self._schema
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _fit(self, array: pa.Array, kind: pa.DataType, mark: Mark, path: str) -> pa.Array:
-        """What was read as `kind`; a struct may hold children that `kind` lacks."""
+        """What was read as `kind`, with every value of its type."""
         if pa.types.is_struct(kind):
             children = [self._fit(array.field(child.name), child.type, mark, f"{path}.{child.name}") for child in kind]
             return pa.StructArray.from_arrays(children, fields=list(kind), mask=null_mask(array))
         if pa.types.is_list(kind):
-            items = self._fit(array.values, kind.value_type, mark_lists(array.offsets, mark), f"{path}[]")
+            items = self._fit(array.values, kind.value_type, _mark_lists(array.offsets, mark), f"{path}[]")
             return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=null_mask(array))
         if pa.types.is_floating(kind) and not self._wide and not _all_finite(array):
             raise pa.ArrowInvalid(OUT_OF_RANGE)
@@ -91,25 +91,25 @@ class JsonReader:
 
     def _map(self, texts: Sequence[msgspec.Raw | None], kind: pa.DataType, mark: Mark, path: str) -> pa.Array:
         text = _ENCODE(texts)
-        (maps,) = _decoded(_maps_decoder(kind.item_type), [text])
-        _refuse_duplicate_keys(text, maps)
+        maps = _decoded(_maps_decoder(kind.item_type), text)
+        # msgspec keeps one of two equal keys, so that quotes are missing.
+        suspicious = text.count(b'"') != _ENCODE(maps).count(b'"') or b"\\u0022" in text
+        if suspicious and any(members is not None and members.doubled for members in parse(text)):
+            raise pa.ArrowInvalid("a key was specified twice")
         nulls = None
         if None in maps:
             nulls = pa.array([members is None for members in maps])
             maps = [members or {} for members in maps]
-        offsets = pa.array(np.cumsum([0, *map(len, maps)]), pa.int32())
+        offsets = pa.array(np.cumsum(np.fromiter(chain((0,), map(len, maps)), np.int32)), pa.int32())
         keys = pa.array([*chain.from_iterable(maps)], pa.string())
         values = [*chain.from_iterable(map(dict.values, maps))]
-        items = self._items(values, kind.item_type, mark_lists(offsets, mark), f"{path}[...]")
+        if kind.item_type in _READ_BY_MSGSPEC:
+            items = pa.array(values, kind.item_type)
+        else:
+            asked = pa.schema([("items", pa.list_(_read_type(kind.item_type, path, self._wide)))])
+            read = _table(pa.py_buffer(_ENCODE({"items": values})), 1, asked, False).column(0)
+            items = self._fit(_whole(read).values, kind.item_type, _mark_lists(offsets, mark), f"{path}[...]")
         return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=nulls)
-
-    def _items(self, values: Sequence[Any], kind: pa.DataType, mark: Mark, path: str) -> pa.Array:
-        """The values of maps: as msgspec reads them, or of their texts."""
-        if _is_read_by_msgspec(kind):
-            return _converted(pa.array(values, pa.string() if kind in _AS_TEXT else kind), kind, mark, path)
-        asked = pa.schema([("items", pa.list_(_read_type(kind, path, self._wide)))])
-        table = _table(pa.array([_ENCODE({"items": values})], pa.binary()).cast(pa.string()), asked, self._unexpected)
-        return self._fit(whole(table.column(0)).values, kind, mark, path)
 
 
 def _column_type(field: pa.Field, wide: bool) -> pa.DataType:
@@ -138,29 +138,26 @@ def _read_type(kind: pa.DataType, path: str, wide: bool) -> pa.DataType:
     return pa.string() if kind in _AS_TEXT else kind
 
 
-def _table(texts: pa.Array, schema: pa.Schema, unexpected: str) -> pa.Table:
+def _table(lines: pa.Buffer, count: int, schema: pa.Schema, known_only: bool) -> pa.Table:
     """The records as Arrow reads them. Raises `pa.ArrowInvalid` unless each gives one row."""
-    if not len(texts):
-        return schema.empty_table()
-    lines = pc.binary_join_element_wise(texts, "", "\n").buffers()[2]
     table = pj.read_json(
         pa.BufferReader(lines),
         # One block: at the end of a block the reader looks for the end of a line, which may be inside a record.
         pj.ReadOptions(use_threads=False, block_size=lines.size + 1),
-        pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
+        pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error" if known_only else "ignore"),
     )
     # Between two records there is `}`, a line's end and `{`, which no reader takes inside a string, nor after a value
     # that is still open: so each record gives one row, or this count differs.
-    if table.num_rows != len(texts):
-        raise pa.ArrowInvalid(f"{len(texts)} records gave {table.num_rows} rows")
+    if table.num_rows != count:
+        raise pa.ArrowInvalid(f"{count} records gave {table.num_rows} rows")
     return table
 
 
-def whole(column: pa.ChunkedArray) -> pa.Array:
+def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def mark_lists(offsets: pa.Array, mark: Mark) -> Mark:
+def _mark_lists(offsets: pa.Array, mark: Mark) -> Mark:
     """Marks the rows whose lists hold the items that are marked."""
 
     def mark_rows(rows: Rows, reason: str) -> None:
@@ -180,9 +177,6 @@ def _converted(array: pa.Array, kind: pa.DataType, mark: Mark, path: str) -> pa.
     elif pa.types.is_binary(kind):
         array, misfits = _unbase64(array)
     elif pa.types.is_decimal(kind):
-        zeros = pc.indices_nonzero(pc.equal(array, pa.scalar(0, array.type)).fill_null(False))
-        if len(zeros):
-            mark(zeros.to_numpy(), ZERO_DECIMAL)
         array, misfits = _decimals(array, kind)
     elif pa.types.is_floating(kind) and not _all_finite(array):
         # A number too large for the column, or NaN or an infinity, which are not JSON.
@@ -219,78 +213,30 @@ def _unbase64(array: pa.Array) -> tuple[pa.Array, Rows]:
 
 
 _ENCODE = msgspec.json.Encoder().encode
-
-
-def _is_read_by_msgspec(kind: pa.DataType) -> bool:
-    """Whether msgspec reads values of the type as Arrow does: a float is rounded once, a decimal may be other text."""
-    return kind in _AS_TEXT or (kind in _PLAIN and kind != pa.float32())
+_READ_BY_MSGSPEC = (pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.float64())
+"""Values of maps; those of other types stay texts for Arrow."""
 
 
 @lru_cache(_DECODERS_KEPT_MAX)
-def _maps_decoder(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Reads a list of maps with values of the type; those that Arrow has to read stay texts."""
-    item = plain_type(kind) if _is_read_by_msgspec(kind) else msgspec.Raw
-    return msgspec.json.Decoder(list[dict[str, item] | None]).decode  # type: ignore[valid-type]
+def _maps_decoder(item: pa.DataType) -> Callable[[Any], Any]:
+    value = value_type(item, False) if item in _READ_BY_MSGSPEC else msgspec.Raw
+    return msgspec.json.Decoder(list[dict[str, value] | None]).decode  # type: ignore[valid-type]
 
 
-def plain_type(kind: pa.DataType) -> Any:
-    """The type by which msgspec reads plain values and texts of an Arrow type."""
-    if pa.types.is_integer(kind):
-        bound = 1 << (kind.bit_width - 1)
-        return Annotated[int, msgspec.Meta(ge=-bound, le=bound - 1)] | None
-    if pa.types.is_floating(kind):
-        return float | None
-    return bool | None if pa.types.is_boolean(kind) else str | None
-
-
-def _decoded(decode: Callable[[Any], Any], texts: Sequence[Any]) -> list[Any]:
+def _decoded(decode: Callable[[Any], list[Any]], text: Any) -> list[Any]:
     try:
-        return list(map(decode, texts))
-    except (msgspec.MsgspecError, ValueError) as error:
+        return decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise pa.ArrowInvalid(str(error)) from None
 
 
-def map_texts(schema: pa.Schema, records: Sequence[bytes], *, known_only: bool) -> MapTexts:
-    """The texts of the maps of records, by column; with `known_only` a field that the schema lacks is an error.
-
-    Raises `pa.ArrowInvalid` for what msgspec refuses.
-    """
-    read = _decoded(_texts_decoder(pa.struct(list(schema)), known_only), records)
-    maps = [(number, field.name) for number, field in enumerate(schema) if pa.types.is_map(field.type)]
-    return {name: [*map(attrgetter(f"f{number}"), read)] for number, name in maps}
-
-
-def texts_decoder(schema: pa.Schema) -> Callable[[Any], Any]:
-    """Refuses records with a field that the schema lacks."""
-    return _texts_decoder(pa.struct(list(schema)), True)
-
-
 @lru_cache(_DECODERS_KEPT_MAX)
-def _texts_decoder(kind: pa.DataType, known_only: bool) -> Callable[[Any], Any]:
+def _texts_decoder(kind: pa.StructType, known_only: bool) -> Callable[[Any], Any]:
     """Takes the texts of maps out of records. Parsers cannot be pickled, so decoders do not hold them."""
     try:
-        return msgspec.json.Decoder(_text_type(kind, known_only)).decode
+        read = kind if known_only else [field for field in kind if pa.types.is_map(field.type)]
+        return msgspec.json.Decoder(struct_type(read, known_only, msgspec.Raw)).decode_lines
     except ValueError:
         raise UserError(
             "a schema with a map has a field whose name must be escaped in JSON", hint="leave that field out"
         ) from None
-
-
-def _text_type(kind: pa.DataType, known_only: bool) -> Any:
-    if pa.types.is_list(kind) and pa.types.is_nested(kind.value_type):
-        return list[_text_type(kind.value_type, known_only)] | None  # type: ignore[misc]
-    if not pa.types.is_struct(kind):
-        return msgspec.Raw
-    read = [(f"f{number}", child) for number, child in enumerate(kind) if known_only or pa.types.is_map(child.type)]
-    members = [(name, _text_type(child.type, known_only), None) for name, child in read]
-    names = {name: child.name for name, child in read}
-    return msgspec.defstruct("Texts", members, rename=names, forbid_unknown_fields=known_only, gc=False) | None
-
-
-def _refuse_duplicate_keys(text: bytes, maps: Sequence[Any]) -> None:
-    """Raise `pa.ArrowInvalid`, with Arrow's message, if a map gives a key twice: msgspec keeps only one of them."""
-    if text.count(b'"') == _ENCODE(maps).count(b'"') and b"\\u0022" not in text:
-        return
-    for members in parse(text):
-        if members is not None and members.doubled:
-            raise pa.ArrowInvalid(f"Column(/{min(members.doubled)}) was specified twice in row 0")

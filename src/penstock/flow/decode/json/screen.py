@@ -1,7 +1,7 @@
 """Finds the records that cannot be rows, and why, with a msgspec parser made from the schema.
 
 It takes every record that Arrow's reader takes, and few others: texts that are not times, decimals of too many digits,
-and what `exact` finds.
+numbers in skipped fields that are too large for a double, and what `exact` finds.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.decode.json.reader import OUT_OF_RANGE, plain_type
 from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, too_deep
 from penstock.flow.decode.misfit import place
 from penstock.job.schema import job_type_name
 
-UNKNOWN_FIELD = "field is not in the schema"
 _REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
+OUT_OF_RANGE = "number out of range"
+UNKNOWN_FIELD = "field is not in the schema"
 _PARSERS_KEPT_MAX = 512
 _REASONS_KEPT_MAX = 4_096
 _TOO_LARGE = b"1e999"
@@ -44,7 +44,7 @@ class Screen:
         self._schema = schema
         self._misfit = lru_cache(_REASONS_KEPT_MAX)(self._misfit_reason)
         try:
-            self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(_struct(schema, known_only)).decode
+            self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(struct_type(schema, known_only)).decode
         except ValueError:
             # msgspec cannot look for a name that has to be escaped in JSON: only the syntax is checked here.
             self._decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -52,12 +52,12 @@ class Screen:
     def bad(self, records: pa.Array) -> dict[int, str]:
         """The numbers of the bad records, each with the reason."""
         texts: list[bytes] = records.to_numpy(zero_copy_only=False).tolist()
-        reasons = refused(texts, self._decode, self._reason)
+        reasons = _refused(texts, self._decode, self._reason)
         try:
             records.cast(pa.string())
         except pa.ArrowInvalid:
             # msgspec does not look at the texts that it skips.
-            reasons |= refused(texts, bytes.decode, self._reason)
+            reasons |= _refused(texts, bytes.decode, self._reason)
         for number in pc.indices_nonzero(pc.greater(pc.binary_length(records), DEPTH_MAX)).to_pylist():
             if too_deep(texts[number]):
                 reasons[number] = TOO_DEEP
@@ -75,7 +75,7 @@ class Screen:
         plain = record.replace(b"NaN", _TOO_LARGE).replace(b"Infinity", _TOO_LARGE).replace(b"Inf", _TOO_LARGE)
         if plain != record:
             # NaN and infinities make a record bad only where a column asks for a number.
-            return refused([plain], self._decode, self._reason).get(0)
+            return _refused([plain], self._decode, self._reason).get(0)
         problem = str(error).removeprefix("JSON is malformed: ")
         return f"not JSON: {problem[0].lower()}{problem[1:]}"
 
@@ -102,7 +102,7 @@ screen_for = lru_cache(_PARSERS_KEPT_MAX)(Screen)
 """Parsers cannot be pickled, so decoders do not hold them."""
 
 
-def refused(
+def _refused(
     records: list[bytes], read: Callable[[bytes], object], reason_of: Callable[[bytes, Exception], str | None]
 ) -> dict[int, str]:
     """The records that `read` refuses for a reason; between two of them there is no step in Python."""
@@ -120,24 +120,36 @@ def refused(
                 reasons[number] = reason
 
 
-def _struct(fields: Iterable[pa.Field], known_only: bool) -> type[msgspec.Struct]:
-    names = {f"f{number}": field.name for number, field in enumerate(fields)}
-    members = [(f"f{number}", _type(field.type, known_only), None) for number, field in enumerate(fields)]
+def member_name(name: str) -> str:
+    """The attribute that has the field's value."""
+    return f"f{name.encode().hex()}"
+
+
+def struct_type(fields: Iterable[pa.Field], known_only: bool, map_type: Any = None) -> Any:
+    """What msgspec decodes records to; `map_type` stands for all maps."""
+    names = {member_name(field.name): field.name for field in fields}
+    members = [(member_name(field.name), value_type(field.type, known_only, map_type), None) for field in fields]
     return msgspec.defstruct("Record", members, rename=names, forbid_unknown_fields=known_only, gc=False)
 
 
-def _type(kind: pa.DataType, known_only: bool) -> Any:
+def value_type(kind: pa.DataType, known_only: bool, map_type: Any = None) -> Any:
+    """What msgspec decodes values to."""
     if pa.types.is_struct(kind):
-        return _struct(list(kind), known_only) | None
+        return struct_type(list(kind), known_only) | None
     if pa.types.is_list(kind):
-        return list[_type(kind.value_type, known_only)] | None  # type: ignore[misc]
+        return list[value_type(kind.value_type, known_only, map_type)] | None  # type: ignore[misc]
     if pa.types.is_map(kind):
-        return dict[str, _type(kind.item_type, known_only)] | None  # type: ignore[misc]
+        return map_type or dict[str, value_type(kind.item_type, known_only, map_type)] | None  # type: ignore[misc]
     if pa.types.is_decimal(kind):
         # Floats are quick to make, and here they only have to be of the right size.
         size = float(10 ** (kind.precision - kind.scale))
         return Annotated[float, msgspec.Meta(ge=-size, le=size)] | Decimal | None
-    return plain_type(kind)
+    if pa.types.is_integer(kind):
+        bound = 1 << (kind.bit_width - 1)
+        return Annotated[int, msgspec.Meta(ge=-bound, le=bound - 1)] | None
+    if pa.types.is_floating(kind):
+        return float | None
+    return bool | None if pa.types.is_boolean(kind) else str | None
 
 
 def _expected(kind: pa.DataType, steps: Sequence[str]) -> str:
