@@ -62,7 +62,7 @@ class SmallTable:
     quarantine: Quarantine = field(init=False)
 
     def __post_init__(self) -> None:
-        self.table = open_or_create(self.job.table, self.job.name, self.schema, "fail")
+        self.table = open_or_create(self.job.table, self.job.name, self.schema, "quarantine")
         self.quarantine = Quarantine(self.job, self.table, Environment())
 
     @property

@@ -66,7 +66,7 @@ GapPolicy: TypeAlias = Literal["fail", "record"]
 RecreatedPolicy: TypeAlias = Literal["fail", "restart"]
 BadRecordPolicy: TypeAlias = Literal["quarantine", "fail"]
 TombstonePolicy: TypeAlias = Literal["filter", "row", "quarantine"]
-NewColumnPolicy: TypeAlias = Literal["add", "quarantine", "fail", "ignore"]
+NewColumnPolicy: TypeAlias = Literal["add", "quarantine", "ignore"]
 SmallFilesPolicy: TypeAlias = Literal["compact", "keep"]
 """Whether the job merges them itself, or only `penstock compact` does."""
 Payload: TypeAlias = Literal["plain", "gzip"]

@@ -15,7 +15,7 @@ from penstock.flow.compile import NoRecords, RecordFrame
 from penstock.flow.stage import TaskFlow
 from penstock.flow.write.manifest import Counts, PartitionKey, Reason
 from penstock.flow.write.report import TaskReport
-from penstock.job.spec import JobSpec, Policies
+from penstock.job.spec import JobSpec
 from penstock.logs.log import Batch, Log, PieceSource, Slice
 from penstock.spark.failures import BatchFailedError, spark_errors
 from penstock.staging.bad_share import BadShareError
@@ -180,11 +180,6 @@ class BatchJob(Generic[F]):
         limit = str(self._job.limits.arrow_batch_bytes_max)
         self.session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", limit)
         self.session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(CAREFUL_ROWS_MAX))
-
-
-def stopping_nothing(on: Policies) -> Policies:
-    """The policies of a replay: a record that would stop the job stays in quarantine instead."""
-    return replace(on, new_column="quarantine") if on.new_column == "fail" else on
 
 
 def _without(flow: F, poison: Poison) -> F:

@@ -1,4 +1,4 @@
-"""Fields that the table does not have: `on.new_column: add | quarantine | fail | ignore`, from Kafka to the table."""
+"""Fields that the table does not have: `on.new_column: add | quarantine | ignore`, from Kafka to the table."""
 
 from __future__ import annotations
 

@@ -254,17 +254,3 @@ def test_a_marker_that_cannot_be_written_fails_nothing_and_is_made_at_the_next_s
     (home / "complete").unlink()
     story.run_to_end()
     assert (home / "complete/A/2026-03-01.json").exists()
-
-
-def test_a_bounded_run_ends_when_a_type_fails_for_its_own_records(
-    export: ExportPipe, topic: Topics, produce: Produce
-) -> None:
-    """Its folder is writable, so only reading again could show it: that waits for a pause."""
-    name = topic()
-    export.describe(name, on="new_column: fail")
-    produce(name, [event("A", 1), event("A", 2, new=1), event("B", 3)])
-    with pytest.raises(TypeLaggingError) as lagging:
-        export.run_to_end()
-    assert "A" in lagging.value.primary
-    assert export.rows("B", "id") == [(3,)]
-    assert export.global_positions() == [0]

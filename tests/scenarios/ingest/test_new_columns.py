@@ -1,4 +1,4 @@
-"""Fields that the table does not have: `on.new_column: add | quarantine | fail | ignore`, from Kafka to the table."""
+"""Fields that the table does not have: `on.new_column: add | quarantine | ignore`, from Kafka to the table."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ def test_policy_quarantine_moves_records_with_new_fields_to_quarantine(
     assert names_of(pipe) == ["id", "partition", "offset"]
 
 
-def test_fail_stops_the_job_at_the_first_new_field(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+def test_bad_record_fail_stops_the_job_at_the_first_new_field(pipe: Pipe, topic: Topics, produce: Produce) -> None:
     name = topic()
-    pipe.describe(name, on="new_column: fail")
+    pipe.describe(name, on="new_column: quarantine, bad_record: fail")
     produce(name, ['{"id": 1}'])
     pipe.run_to_end()
     produce(name, [RED])

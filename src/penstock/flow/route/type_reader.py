@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import UserError
 from penstock.flow.columns.computed import evaluate
 from penstock.flow.columns.fitting import null_mask
 from penstock.flow.columns.seen_types import NewFields, addable, column_types
@@ -56,18 +55,13 @@ class TypeReader:
         self._decoder = decoder_for(opened_decode(flow), schema, flow.on, kind.message)
 
     def read(self, batch: pa.RecordBatch) -> Decoded:
-        """Decode records that are known to be of the type. Raises `UserError` as decoders do."""
+        """Decode records that are known to be of the type."""
         decoded = self._decoder.decode(batch)
         return replace(decoded, rows=self._narrowed(decoded.rows))
 
     def prove(self, batch: pa.RecordBatch) -> Proved:
         """Decode records that seem to be of the type; only with `proves`."""
-        try:
-            decoded = self._decoder.decode(batch)
-        except UserError:
-            # Perhaps a record of another type, which this decoder refuses.
-            nothing = DecodedRows(pa.RecordBatch.from_pylist([], schema=self._schema), batch.slice(0, 0))
-            return Proved(nothing, {}, batch)
+        decoded = self._decoder.decode(batch)
         kafka = decoded.rows.kafka
         held = pc.is_in(evaluate(Field(self._path), decoded.rows, {}).cast(pa.string()), self._values)
         if pc.all(held, min_count=0).as_py():

@@ -41,7 +41,7 @@ from penstock.quarantine.replay import (
     run_change,
     run_number,
 )
-from penstock.staging.batch_job import BatchJob, stopping_nothing
+from penstock.staging.batch_job import BatchJob
 from penstock.staging.reports import Gathered, check_conserved
 from penstock.tables.export.commits import committed_files
 from penstock.tables.export.export import Export, ExportTable, WrittenShares
@@ -86,7 +86,7 @@ class ExportWriter:
             (piece.partition.topic, piece.partition.number): replayed_slice(self._logs, piece) for piece in chunk.slices
         }
         flow = fanout_flow(self._logs, batch.id, slices, self.table.quarantine.url)
-        flow = replace(flow, on=stopping_nothing(flow.on), replay_run=run)
+        flow = replace(flow, replay_run=run)
         result = self._batch_job.run(batch, flow, chunk.records(self._spark))
         return result if self._complete(flow, result) else None
 

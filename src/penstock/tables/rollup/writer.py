@@ -12,7 +12,7 @@ from penstock.flow.stage import NamedSlice
 from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Batch, Log
-from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
+from penstock.staging.batch_job import BatchJob, Records
 from penstock.staging.reports import Written, check_conserved
 from penstock.tables.rollup.batch_task import PartialsFlow, partials_stage
 from penstock.tables.rollup.schema import PARTIALS_GROUP_ROWS_MAX, written_schema
@@ -43,7 +43,7 @@ class RollupWriter:
 
     def _replay(self, batch: Batch, run: int, records: Records) -> Written:
         flow = self.flow(batch)
-        return self._written(batch, replace(flow, replay_run=run, on=stopping_nothing(flow.on)), records)
+        return self._written(batch, replace(flow, replay_run=run), records)
 
     def _written(self, batch: Batch, flow: PartialsFlow, records: Records) -> Written:
         started_at = self._environment.now()

@@ -23,7 +23,7 @@ from penstock.logs.batches import rows_for
 from penstock.logs.log import Batch, Log
 from penstock.quarantine.replay import Chunk, ReplayRun, StagedRun, TableRuns, Target, run_change, run_number
 from penstock.spark.failures import spark_errors
-from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
+from penstock.staging.batch_job import BatchJob, Records
 from penstock.staging.reports import Gathered, Written, check_conserved
 from penstock.tables.kind import SchemaChanged
 from penstock.tables.single.table import SingleTable
@@ -90,7 +90,7 @@ class SingleWriter:
         """Run the Spark job of a replay over records out of quarantine. None if the table first had to add columns."""
         started_at = self.data.environment.now()
         flow = self.flow(batch)
-        flow = replace(flow, replay_run=run, on=stopping_nothing(flow.on))
+        flow = replace(flow, replay_run=run)
         return self._written(flow, self._batch_job.run(batch, flow, records), started_at)
 
     def _written(self, flow: Flow, gathered: Gathered, started_at: float) -> Written | None:

@@ -190,9 +190,9 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of records of each read by Arrow, as they happen."""
     reads: list[int] = []
 
-    def counted(lines: pa.Buffer, count: int, schema: pa.Schema, known_only: bool) -> pa.Table:
+    def counted(lines: pa.Buffer, count: int, schema: pa.Schema, unexpected: reader.Unexpected) -> pa.Table:
         reads.append(count)
-        return whole(lines, count, schema, known_only)
+        return whole(lines, count, schema, unexpected)
 
     whole = reader._table
     monkeypatch.setattr(reader, "_table", counted)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.errors import UserError
 from tests.unit.flow.kafka_batches import bad_offsets, decode_json, error_of, good_offsets, types_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("meta", pa.struct([("x", pa.int32())]))])
@@ -133,11 +132,3 @@ def test_ignore_drops_new_fields_silently(schema: pa.Schema) -> None:
 def test_quarantine_makes_the_record_bad_at_every_level(schema: pa.Schema, value: bytes, field: str) -> None:
     prefix = f"{field}: " if field else ""
     assert error_of(schema, value, "quarantine") == f"{prefix}field is not in the schema"
-
-
-@pytest.mark.parametrize("schema", [SCHEMA, WITH_MAP], ids=["fast path", "exact path"])
-def test_fail_stops_at_the_first_new_field_and_reports_its_offset(schema: pa.Schema) -> None:
-    values = [b'{"id":1}', b'{"id":"bad","other":1}', b'{"id":2,"color":1}', b'{"shape":1}'] + [b"{}"] * 100
-    with pytest.raises(UserError) as caught:
-        decode_json(schema, values, new_column="fail")
-    assert caught.value.primary == "orders/3 offset 102: the field color is not in the schema"

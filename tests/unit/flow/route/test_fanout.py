@@ -222,23 +222,7 @@ def test_new_fields_are_reported_for_their_type(tmp_path: Path) -> None:
     assert outcome.shares["visits"].new_fields == ""
 
 
-def test_a_type_that_refuses_new_fields_fails_alone(tmp_path: Path) -> None:
-    values: list[Record] = [
-        record("order", 0),
-        record("visit", 1),
-        {**record("order", 2), "more": 1},
-        record("visit", 3),
-    ]
-    flow = fanout_flow(tmp_path, [orders(), visits()], on=Policies(new_column="fail"))
-    part = kafka_part([*values, record("order", 4)])
-    outcome = run(flow, part)
-    share = outcome.shares["orders"]
-    assert "the field more is not in the schema" in share.failed
-    assert share == Share(Counts(read=3), 100, failed=share.failed)
-    assert outcome.offsets("visits") == [101, 103]
-
-
-@pytest.mark.parametrize("policy", ["add", "fail"])
+@pytest.mark.parametrize("policy", ["add", "quarantine"])
 def test_a_record_with_a_name_that_is_not_utf8_is_quarantined(tmp_path: Path, policy: NewColumnPolicy) -> None:
     """JSON can hold half a surrogate pair, which UTF-8 cannot."""
     flow = fanout_flow(tmp_path, [orders(), visits()], on=Policies(new_column=policy))

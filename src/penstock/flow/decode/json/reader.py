@@ -9,13 +9,13 @@ of a batch as one list.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -37,6 +37,8 @@ _DECIMAL_DIGITS = 76
 """Decimals are read this wide: Arrow's JSON reader does not look at the precision after scaling."""
 _DECODERS_KEPT_MAX = 512
 
+Unexpected = Literal["ignore", "error", "infer"]
+"""What Arrow's reader does with fields that it was not asked for."""
 Rows = Sequence[int] | npt.NDArray[np.int64]
 Mark = Callable[[Rows, str], None]
 """Takes the numbers of rows whose value does not fit its column, and the reason."""
@@ -55,27 +57,28 @@ class JsonReader:
         self._has_maps = any(pa.types.is_map(kind) for kind in schema.types)
         self._asked = pa.schema([(field.name, _column_type(field, wide)) for field in schema])
 
-    def read(self, texts: pa.Array, mark: Mark, *, known_only: bool) -> pa.RecordBatch:
-        """The columns of the schema. The rows of values that do not fit are marked, and their values are of no use.
+    def read(self, texts: pa.Array, mark: Mark, unexpected: Unexpected) -> tuple[pa.RecordBatch, bool]:
+        """The columns of the schema, and whether fields that it lacks were inferred that have values.
 
-        Raises `pa.ArrowInvalid` unless each text gives one row; with `known_only` also for a field that the schema
-        lacks.
+        The rows of values that do not fit are marked, and their values are of no use. Raises `pa.ArrowInvalid` unless
+        each text gives one row, and for fields that the schema lacks as `unexpected` says; with maps, `infer` raises.
         """
         if not len(texts):
-            return pa.RecordBatch.from_pylist([], schema=self._schema)
+            return pa.RecordBatch.from_pylist([], schema=self._schema), False
         lines = pc.binary_join_element_wise(texts, "", "\n").buffers()[2]
         # The keys of maps are fields to Arrow: where there are maps, msgspec looks for unknown fields.
-        table = _table(lines, len(texts), self._asked, known_only and not self._has_maps)
+        table = _table(lines, len(texts), self._asked, "ignore" if self._has_maps else unexpected)
         records: list[Any] = []
         if self._has_maps:
-            records = _decoded(_texts_decoder(pa.struct(list(self._schema)), known_only), lines)
+            records = _decoded(_texts_decoder(pa.struct(list(self._schema)), unexpected != "ignore"), lines)
         columns = [
             self._map([*map(attrgetter(member_name(field.name)), records)], field.type, mark, field.name)
             if pa.types.is_map(field.type)
             else self._fit(_whole(table.column(field.name)), field.type, mark, field.name)
             for field in self._schema
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        has_more = unexpected == "infer" and not {*_leaves(table.schema)} <= {*_leaves(self._asked)}
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema), has_more
 
     def _fit(self, array: pa.Array, kind: pa.DataType, mark: Mark, path: str) -> pa.Array:
         """What was read as `kind`, with every value of its type."""
@@ -107,7 +110,7 @@ class JsonReader:
             items = pa.array(values, kind.item_type)
         else:
             asked = pa.schema([("items", pa.list_(_read_type(kind.item_type, path, self._wide)))])
-            read = _table(pa.py_buffer(_ENCODE({"items": values})), 1, asked, False).column(0)
+            read = _table(pa.py_buffer(_ENCODE({"items": values})), 1, asked, "ignore").column(0)
             items = self._fit(_whole(read).values, kind.item_type, _mark_lists(offsets, mark), f"{path}[...]")
         return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=nulls)
 
@@ -138,13 +141,25 @@ def _read_type(kind: pa.DataType, path: str, wide: bool) -> pa.DataType:
     return pa.string() if kind in _AS_TEXT else kind
 
 
-def _table(lines: pa.Buffer, count: int, schema: pa.Schema, known_only: bool) -> pa.Table:
+def _leaves(fields: Iterable[pa.Field], above: tuple[str | None, ...] = ()) -> Iterator[tuple[str | None, ...]]:
+    """The paths of values that are not nested; only null, `[]` and `{}` have none."""
+    for field in fields:
+        kind, path = field.type, (*above, field.name)
+        while pa.types.is_list(kind):
+            kind, path = kind.value_type, (*path, None)
+        if pa.types.is_struct(kind):
+            yield from _leaves(kind, path)
+        elif not pa.types.is_null(kind):
+            yield path
+
+
+def _table(lines: pa.Buffer, count: int, schema: pa.Schema, unexpected: Unexpected) -> pa.Table:
     """The records as Arrow reads them. Raises `pa.ArrowInvalid` unless each gives one row."""
     table = pj.read_json(
         pa.BufferReader(lines),
         # One block: at the end of a block the reader looks for the end of a line, which may be inside a record.
         pj.ReadOptions(use_threads=False, block_size=lines.size + 1),
-        pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error" if known_only else "ignore"),
+        pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
     )
     # Between two records there is `}`, a line's end and `{`, which no reader takes inside a string, nor after a value
     # that is still open: so each record gives one row, or this count differs.

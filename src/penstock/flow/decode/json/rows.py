@@ -6,7 +6,7 @@ Arrow's reader, but for plain values of maps, and a record is good if Arrow read
 record does not depend on its neighbours.
 
 New fields (`on.new_column`), at every level: `add` reports what their values show; `ignore` drops them, `quarantine`
-makes the record bad, `fail` raises an error.
+makes the record bad.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import UserError
 from penstock.flow.columns.seen_types import NewFields, add_fields
 from penstock.flow.decode.json.exact import GIVEN_TWICE, SMALL_EXPONENT, exact_fault
 from penstock.flow.decode.json.new_fields import field_tree, in_record
-from penstock.flow.decode.json.reader import JsonReader, Rows
-from penstock.flow.decode.json.screen import UNKNOWN_FIELD, screen_for
+from penstock.flow.decode.json.reader import JsonReader, Rows, Unexpected
+from penstock.flow.decode.json.screen import screen_for
 from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, too_deep
 from penstock.flow.decode.misfit import MisfitError, clipped
 from penstock.flow.decode.outcome import gathered, open_records
@@ -37,6 +36,7 @@ SPECIFIED_TWICE = "was specified twice"
 NEW_FIELD = re.compile("unexpected field|unknown field")
 """What the messages of Arrow and of msgspec contain."""
 _REASON_CHARACTERS_MAX = 120
+_UNEXPECTED: dict[NewColumnPolicy, Unexpected] = {"add": "infer", "quarantine": "error", "ignore": "ignore"}
 
 
 @dataclass(slots=True)
@@ -79,7 +79,6 @@ class JsonDecoder:
 
     def __post_init__(self) -> None:
         self._fields = field_tree(self.schema)
-        self._known_only = self.new_column in ("quarantine", "fail")
         self._has_decimals = any(map(_has_decimals, self.schema.types))
         self._narrow, self._wide = JsonReader(self.schema, wide=False), JsonReader(self.schema, wide=True)
         # Hints of earlier batches about what will fail. They never change a result.
@@ -92,8 +91,6 @@ class JsonDecoder:
         records = opened.values.fill_null(b"{}") if opened.values.null_count else opened.values
         candidates = _Candidates(records, opened.rows, dict(opened.errors))
         columns, new_fields = self._read(candidates)
-        if self.new_column == "fail":
-            _refuse_new_fields(batch, candidates.errors)
         return gathered(batch, columns, candidates.rows, candidates.errors, opened, new_fields)
 
     def _read(self, candidates: _Candidates) -> tuple[pa.RecordBatch, NewFields]:
@@ -101,21 +98,23 @@ class JsonDecoder:
         bad_before = len(candidates.errors)
         if self._has_decimals:
             self._drop_misread(candidates)
-        screen = screen_for(self.schema, self._known_only)
+        screen = screen_for(self.schema, self.new_column == "quarantine")
         screened = self._expects_misfits
         if screened:
             candidates.drop(screen.bad(candidates.texts))
         if self._names_twice:
             self._drop_duplicates(candidates)
-        known_only = self.new_column != "ignore"
+        unexpected = _UNEXPECTED[self.new_column]
         checked = False
         while True:
             try:
-                columns = self._columns(candidates, wide=screened, known_only=known_only)
+                columns, has_more = self._columns(candidates, screened, unexpected)
             except pa.ArrowInvalid as error:
-                if not self._known_only and known_only and NEW_FIELD.search(str(error)):
-                    known_only = False
-                elif not checked and (screened or SPECIFIED_TWICE in str(error)):
+                message = str(error)
+                if unexpected == "infer" and (screened or NEW_FIELD.search(message)):
+                    # Values that conflict outside the schema fail the inference, but not the records.
+                    unexpected = "ignore"
+                elif not checked and (screened or SPECIFIED_TWICE in message):
                     checked = True
                     self._drop_faulty(candidates, np.arange(len(candidates.rows)))
                 elif not screened:
@@ -125,7 +124,7 @@ class JsonDecoder:
                     raise
                 continue
             self._expects_misfits = screened and len(candidates.errors) > bad_before
-            if self.new_column != "add" or known_only:
+            if self.new_column != "add" or (unexpected == "infer" and not has_more):
                 return columns, {}
             new_fields = self._new_fields(candidates)
             return columns.filter(candidates.drop_marked()), new_fields
@@ -158,20 +157,20 @@ class JsonDecoder:
         self._mark_unreadable(candidates, 0, len(candidates.rows))
         return pc.any(pc.invert(candidates.drop_marked())).as_py() is True
 
-    def _columns(self, candidates: _Candidates, *, wide: bool, known_only: bool) -> pa.RecordBatch:
-        """The candidates as rows, without those whose values do not fit. Raises `pa.ArrowInvalid`."""
+    def _columns(self, candidates: _Candidates, wide: bool, unexpected: Unexpected) -> tuple[pa.RecordBatch, bool]:
+        """The candidates as rows, without those whose values do not fit. Raises and returns as `JsonReader.read`."""
         texts = candidates.texts.cast(pa.string())
         if not wide:
             _refuse_non_objects(texts)
         reader = self._wide if wide else self._narrow
-        columns = reader.read(texts, candidates.mark, known_only=known_only)
-        return columns.filter(candidates.drop_marked())
+        columns, has_more = reader.read(texts, candidates.mark, unexpected)
+        return columns.filter(candidates.drop_marked()), has_more
 
     def _mark_unreadable(self, candidates: _Candidates, start: int, end: int) -> None:
         """Mark the records that Arrow refuses alone, found by halves."""
         texts = candidates.texts[start:end].cast(pa.string())
         try:
-            self._wide.read(texts, lambda rows, reason: None, known_only=self._known_only)
+            self._wide.read(texts, lambda rows, reason: None, "error" if self.new_column == "quarantine" else "ignore")
         except pa.ArrowInvalid as error:
             if end - start == 1:
                 candidates.mark([start], f"not readable: {clipped(str(error), _REASON_CHARACTERS_MAX)}")
@@ -194,18 +193,6 @@ class JsonDecoder:
 def _has_decimals(kind: pa.DataType) -> bool:
     """Whether the type is a decimal, or holds one at any depth."""
     return pa.types.is_decimal(kind) or any(_has_decimals(kind.field(n).type) for n in range(kind.num_fields))
-
-
-def _refuse_new_fields(batch: pa.RecordBatch, errors: Mapping[int, str]) -> None:
-    """Raise `UserError` if a record is bad because of a field that the schema lacks."""
-    for row in sorted(errors):
-        path = errors[row].removesuffix(f": {UNKNOWN_FIELD}")
-        if path != errors[row]:
-            topic, partition, offset = (batch.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
-            raise UserError(
-                f"{topic}/{partition} offset {offset}: the field {path} is not in the schema",
-                hint="add the field to the schema, or set on.new_column to add, ignore or quarantine",
-            )
 
 
 def _refuse_non_objects(texts: pa.Array) -> None:
