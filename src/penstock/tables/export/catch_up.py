@@ -5,7 +5,7 @@ Pure plans, and since when a running process knows partitions to be idle; time i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ from penstock.environment import new_batch_id
 from penstock.job.spec import DaysSpec
 from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.tables.export.spec import Rotation
-from penstock.tables.export.state import MILLIS_PER_DAY, MILLIS_PER_SECOND, ExportState, Lag
+from penstock.tables.export.state import MILLIS_PER_SECOND, ExportState, Lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,29 +65,21 @@ class IdlePartitions:
     days: DaysSpec
     since: dict[Partition, float] = field(default_factory=dict)
 
-    def event_times(
-        self, state: ExportState, ends: Mapping[Partition, int], now: float, late: Sequence[int]
-    ) -> dict[Partition, int]:
-        """The event times, in milliseconds, up to which partitions that were idle for long enough are complete.
+    def event_times(self, state: ExportState, ends: Mapping[Partition, int], now: float) -> dict[Partition, int]:
+        """The event times, in milliseconds, of partitions that were idle for long enough: they follow the clock.
 
-        `late` are the watermarks at which late rows arrived: their days become complete some time after these.
+        They do so in steps of the idle time, all at once, so that commits without rows are rare.
         """
         idle: dict[Partition, int] = {}
-        passed_ms = int((now - self.days.idle_seconds) * MILLIS_PER_SECOND)
-        boundary_ms = last_boundary_ms(passed_ms, self.days.complete_after_seconds, late)
+        idle_ms = int(self.days.idle_seconds * MILLIS_PER_SECOND)
+        passed_ms = int(now * MILLIS_PER_SECOND) - idle_ms
+        step_ms = passed_ms // idle_ms * idle_ms
         for partition, end in ends.items():
             counted = state.of(partition)
             if counted.position != end:
                 self.since.pop(partition, None)
-                continue
-            idle_seconds, mark_ms = now - self.since.setdefault(partition, now), counted.watermark_ms
-            if idle_seconds >= self.days.idle_seconds and (mark_ms is None or mark_ms < boundary_ms):
+            elif now - self.since.setdefault(partition, now) >= self.days.idle_seconds and (
+                counted.watermark_ms is None or counted.watermark_ms < step_ms
+            ):
                 idle[partition] = passed_ms
         return idle
-
-
-def last_boundary_ms(now_ms: int, after_seconds: float, late: Sequence[int]) -> int:
-    """The last instant up to now at which a day became complete: some time after a midnight, or after late rows."""
-    margin_ms = int(after_seconds * MILLIS_PER_SECOND)
-    midnight_ms = (now_ms - margin_ms) // MILLIS_PER_DAY * MILLIS_PER_DAY
-    return max(instant_ms + margin_ms for instant_ms in (midnight_ms, *late) if instant_ms + margin_ms <= now_ms)

@@ -106,7 +106,6 @@ class Export(ExportTable):
         """Whether all commits up to now are finished, as far as this process knows."""
         self._ends: Mapping[Partition, int] = {}
         self._outcomes: Outcomes = Counter()
-        self._vanished = self._vanished_now()
 
     def state(self, partitions: Iterable[Partition]) -> TableState:
         return self.logs.job_log.state(partitions)
@@ -168,8 +167,7 @@ class Export(ExportTable):
             # A failed type is tried as soon as its pause is over.
             return view.flush_now or name in self.failing or is_rotation_due(spec.rotation, lag, view.now)
 
-        late = [late_ms for name in self.spec.types for late_ms in self.logs.days_of(name).values() if late_ms]
-        self.raise_event_times(self._idle.event_times(state, self._ends, view.now, late))
+        self.raise_event_times(self._idle.event_times(state, self._ends, view.now))
         batch = next_catch_up(state, bounds, is_due, records_per_batch_max(self.job.flush, view.record_bytes))
         if batch is None and view.idle:
             if view.flush_now and self.failing:
@@ -207,16 +205,8 @@ class Export(ExportTable):
         self.put_markers([name for name in self.spec.types if name not in self.failing])
 
     def _report(self, state: ExportState) -> None:
-        """Report the monitoring rules over the partitions of this process, and records that vanished."""
-        vanished = self._vanished_now()
-        if vanished > self._vanished:
-            # They were deferred for a type, and the log has lost them since (I7).
-            self.environment.listener.event(RecordsVanished(records=vanished - self._vanished))
-        self._vanished = vanished
+        """Report the monitoring rules over the partitions of this process."""
         self.environment.listener.event(measure(state, self._ends, self.spec.alerts, self._outcomes))
-
-    def _vanished_now(self) -> int:
-        return sum(counted.totals.vanished for counted in self.logs.cached_state().partitions.values())
 
     # types that fail
 
@@ -324,6 +314,9 @@ class Export(ExportTable):
         self._is_finished = True
         self._put_own_markers()
         self._report(self.logs.cached_state())
+        if vanished := sum(part.totals.vanished for part in outcome.accepted if isinstance(part, FencePart)):
+            # They were deferred for a type, and the log has lost them since (I7).
+            self.environment.listener.event(RecordsVanished(records=vanished))
         accepted = {part.partition for part in outcome.accepted}
         parts = [part for part in parts if part.partition in accepted]
         files = [file for part in parts for share in part.written.values() for file in share.files]

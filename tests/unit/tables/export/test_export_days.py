@@ -10,12 +10,13 @@ import pytest
 from penstock.environment import Environment
 from penstock.job.spec import DaysSpec
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.tables.export.catch_up import IdlePartitions, last_boundary_ms
+from penstock.tables.export.catch_up import IdlePartitions
 from penstock.tables.export.state import ExportState, JobPartition, day_key, end_ms, needed_ms, parse_days
 from tests.support.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, noon_ms
 from tests.support.pipes import Recorder
 
 HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
 MARGIN = 7200.0
 """Two hours."""
 FIRST = "2026-03-01"
@@ -38,27 +39,22 @@ def test_the_days_of_a_type_are_read_back_from_its_log() -> None:
     assert parse_days(numbers, "shop") == {MONDAY: 0, TUESDAY: 7}
 
 
-def test_an_idle_partition_is_moved_only_to_where_a_day_becomes_complete() -> None:
-    midday = FIRST_ENDS + 12 * HOUR_MS
-    boundary = FIRST_ENDS + 2 * HOUR_MS
-    assert last_boundary_ms(midday, MARGIN, []) == boundary
-    assert last_boundary_ms(FIRST_ENDS + HOUR_MS, MARGIN, []) == boundary - 24 * HOUR_MS, "not past the margin yet"
-    for mark_ms, expected in ((None, {ZERO}), (boundary - 1, {ZERO}), (boundary, set())):
+def test_an_idle_partition_follows_the_clock_in_steps_of_the_idle_time() -> None:
+    """Five minutes: from 12:07 on it is complete up to 12:02, which is past the step at 12:00."""
+    noon = FIRST_ENDS + 12 * HOUR_MS
+    begun, now = noon / 1000, (noon + 7 * MINUTE_MS) / 1000
+    for mark_ms, expected in (
+        (None, {ZERO: noon + 2 * MINUTE_MS}),
+        (noon - 1, {ZERO: noon + 2 * MINUTE_MS}),
+        (noon, {}),
+    ):
         partition = JobPartition(5, watermark_ms=mark_ms)
         state = ExportState(1, {(ZERO.topic_id, ZERO.number): partition}, {"shop": topic_fingerprint(ZERO.topic_id)})
-        days = DaysSpec(complete_after_seconds=MARGIN, idle_seconds=0.0)
-        idle = IdlePartitions(days).event_times(state, {ZERO: 5}, midday / 1000, [])
-        assert idle.keys() == expected, "nothing would be gained before the next midnight"
-        assert not IdlePartitions(days).event_times(state, {ZERO: 6}, midday / 1000, []), "it is not read to its end"
-
-
-def test_an_idle_partition_is_moved_as_well_to_where_a_day_with_late_rows_becomes_complete_again() -> None:
-    """Two hours after the late rows, not at the next midnight."""
-    late = FIRST_ENDS + 5 * HOUR_MS
-    midnight = FIRST_ENDS + 2 * HOUR_MS
-    assert last_boundary_ms(late + 2 * HOUR_MS - 1, MARGIN, [late]) == midnight
-    assert last_boundary_ms(late + 2 * HOUR_MS, MARGIN, [late]) == late + 2 * HOUR_MS
-    assert last_boundary_ms(late + 9 * HOUR_MS, MARGIN, [late]) == late + 2 * HOUR_MS
+        idle = IdlePartitions(DaysSpec(idle_seconds=300.0))
+        assert not idle.event_times(state, {ZERO: 5}, begun), "it is not idle for long enough"
+        assert idle.event_times(state, {ZERO: 5}, now) == expected, "at most one commit in five minutes"
+        assert not idle.event_times(state, {ZERO: 6}, now), "it is not read to its end"
+        assert not idle.event_times(state, {ZERO: 5}, now), "it is idle only since now"
 
 
 # days in the logs
