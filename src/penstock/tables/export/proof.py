@@ -2,12 +2,12 @@
 
 A type's log holds its rows up to its own position, which is lower than the job's while the type lags. The job log
 counts the records that were read and those that belong to no type; the logs of types count all others. If a type is
-ahead of the job, because a batch is half landed or the job log was restored, nothing is proven.
+ahead of the job, or files wait for their final names, because a batch is half landed, nothing is proven.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -16,9 +16,8 @@ from penstock.environment import Environment
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.stage import Stage
-from penstock.flow.write.names import parse_compacted_name
 from penstock.job.spec import DAY_FOLDER, JobSpec
-from penstock.lake.delta.table import DeltaLog, open_table
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Partition, Slice
 from penstock.logs.registry import OpenLog
@@ -41,18 +40,18 @@ from penstock.proof.subject import (
     named_paths,
     place_of,
 )
-from penstock.storage import NotFoundError
 from penstock.tables.export.export import ExportTable
-from penstock.tables.export.finishing import read_footer, visible_files
+from penstock.tables.export.finishing import visible_files
 from penstock.tables.export.logs import ExportLogs, type_totals
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.writer import fanout_flow
 from penstock.tables.single.facts import TableFacts, pending_files, read_facts
 
 READS_MAX = 5
-"""How often the logs are read again because types are ahead: a job that runs finishes its batch meanwhile."""
-AHEAD = Unproven(
-    "the rows: types are ahead of the job log, because a batch is half landed or the job log was restored",
+"""How often the logs are read again because a batch is half landed: a job that runs finishes it meanwhile."""
+HALF_LANDED = Unproven(
+    "the rows: types are ahead of the job log, or files wait for their final names, because a batch is half landed "
+    "or the job log was restored",
     "run the job up to the end of the log, then verify",
 )
 
@@ -66,15 +65,15 @@ def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog, read
     # Read last: types may be ahead, and never behind.
     state = logs.cached_state()
     types = [
-        TypeFacts(name, read_facts(job, log), {place: state.of(place).position_of(name) or 0 for place in facts.states})
+        read_type(table, name, log, {place: state.of(place).position_of(name) or 0 for place in facts.states})
         for name, log in logs.type_logs().items()
     ]
-    if not any(of_type.ahead for of_type in types):
+    if not any(of_type.is_half_landed for of_type in types):
         return prove(subject_of(table, facts, types), depth, open_log)
     if reads > 1:
         return prove_export(job, depth, open_log, reads - 1)
-    faults = _log_faults(table, types)
-    check = Check("types", shown(faults) or "types are ahead of the job log", bool(faults), unproven=[AHEAD])
+    faults = _log_faults(logs, types)
+    check = Check("types", shown(faults) or "a batch is half landed", bool(faults), unproven=[HALF_LANDED])
     return Proof(facts.table.version, (check_slices(*_job_slices(facts)), check))
 
 
@@ -86,6 +85,10 @@ class TypeFacts:
     facts: TableFacts
     ends: Mapping[Partition, int]
     """Up to where the type is complete by the job log: no row is at or beyond them."""
+    pending: bool
+    """Whether plain files wait for their final names."""
+    unnamed: Collection[str]
+    """Plain files that readers see and the log does not name: their rows are duplicated or foreign."""
 
     @property
     def log(self) -> DeltaLog:
@@ -95,8 +98,25 @@ class TypeFacts:
         return self.log.cached_state(self.ends).of(partition)
 
     @property
-    def ahead(self) -> bool:
-        return any((self.state(partition).position or 0) > end for partition, end in self.ends.items())
+    def is_half_landed(self) -> bool:
+        return self.pending or any((self.state(place).position or 0) > end for place, end in self.ends.items())
+
+
+def read_type(table: ExportTable, name: str, log: DeltaLog, ends: Mapping[Partition, int]) -> TypeFacts:
+    """Read the log of a type; in between the files of plain types are listed.
+
+    What readers see is listed before: the log names it, unless a compaction has replaced it. What is staged is listed
+    after: any other file has its final name by then, and what compactions replaced was deleted.
+    """
+    logs = table.logs
+    visible = {entry.path for entry in visible_files(logs, name)} if logs.is_plain else set()
+    facts = read_facts(logs.job, log)
+    files = log.active_files()
+    staged = {entry.path for entry in logs.storage.list(f"{logs.places.staged}/{name}")} if logs.is_plain else set()
+    pending = any(table.finishing.source_of(name, file) in staged for file in files)
+    # A compaction whose file is pending has still to delete what it replaces.
+    unnamed = () if pending else logs.storage.sizes(visible - {file.path for file in files})
+    return TypeFacts(name, facts, ends, pending, unnamed)
 
 
 def subject_of(table: ExportTable, facts: TableFacts, types: Sequence[TypeFacts]) -> Subject:
@@ -119,7 +139,7 @@ def subject_of(table: ExportTable, facts: TableFacts, types: Sequence[TypeFacts]
             of_type.name: of_type.facts.incarnations.rows_written - deleted[of_type.name] for of_type in types
         },
         rows_unplaced=sum(deleted.values()),
-        faults=_log_faults(table, types),
+        faults=_log_faults(logs, types),
         rewrite=_rewrite(logs),
         every_record_has_a_row=False,
         job_slices=_job_slices(facts),
@@ -154,18 +174,12 @@ def _combined(logs: ExportLogs, partition: Partition, totals: Totals) -> Totals:
 
 
 def _type_source(table: ExportTable, of_type: TypeFacts) -> tuple[RowSource, int]:
-    """The rows of a type, and how many rows are of complete days of which no file exists: their folder was deleted.
-
-    A plain file that is not renamed yet is read under its staged name.
-    """
+    """The rows of a type, and how many rows are of complete days of which no file exists: their folder was deleted."""
     logs, name, log = table.logs, of_type.name, of_type.log
-    # Listed after its log was read: a file that the log names is staged now, or has been renamed before.
-    staged = {entry.path for entry in logs.storage.list(f"{logs.places.staged}/{name}")} if logs.is_plain else set()
     by_day: dict[str, list[DataFile]] = {}
     for file in log.active_files():
-        day, source = str(file.values[0]), table.finishing.source_of(name, file)
-        path, staged_as = source if source in staged else file.path, str(file.values[-1]) if logs.is_plain else None
-        data_file = DataFile(path, file.rows, file.size_bytes, {DAY_FOLDER: day}, staged_as)
+        day, staged_as = str(file.values[0]), str(file.values[-1]) if logs.is_plain else None
+        data_file = DataFile(file.path, file.rows, file.size_bytes, {DAY_FOLDER: day}, staged_as)
         by_day.setdefault(day, []).append(data_file)
     complete = {day for day in by_day if logs.is_plain and table.markers.is_complete(name, day)}
     deleted = {day for day in complete if not log.file_storage().sizes(file.path for file in by_day[day])}
@@ -176,8 +190,8 @@ def _type_source(table: ExportTable, of_type: TypeFacts) -> tuple[RowSource, int
     return examined(rows, files_now(log)), rows_deleted
 
 
-def _log_faults(table: ExportTable, types: Iterable[TypeFacts]) -> tuple[str, ...]:
-    return (*_job_faults(table.logs), *(fault for of_type in types for fault in _type_faults(table, of_type)))
+def _log_faults(logs: ExportLogs, types: Iterable[TypeFacts]) -> tuple[str, ...]:
+    return (*_job_faults(logs), *(fault for of_type in types for fault in _type_faults(of_type)))
 
 
 def _job_faults(logs: ExportLogs) -> Iterator[str]:
@@ -198,7 +212,7 @@ def _job_faults(logs: ExportLogs) -> Iterator[str]:
                 yield f"{partition}: type {name} lags at {lag.position} without a reason"
 
 
-def _type_faults(table: ExportTable, of_type: TypeFacts) -> Iterator[str]:
+def _type_faults(of_type: TypeFacts) -> Iterator[str]:
     """What is wrong with positions, totals and slices of a type, and with the files that readers see.
 
     What it replayed, other logs may have quarantined.
@@ -211,27 +225,8 @@ def _type_faults(table: ExportTable, of_type: TypeFacts) -> Iterator[str]:
     for check in (check_totals(states), check_slices(states, of_type.facts.slices)):
         if not check.ok:
             yield f"log of type {of_type.name}: {check.detail}"
-    if unnamed := _unnamed_files(table, of_type):
-        yield named_paths("files that readers see are not in the logs", unnamed)
-
-
-def _unnamed_files(table: ExportTable, of_type: TypeFacts) -> Iterable[str]:
-    """Plain files that readers see and no log names: their rows are duplicated or foreign."""
-    logs, name = table.logs, of_type.name
-    unnamed = {entry.path for entry in visible_files(logs, name)} if logs.is_plain else set()
-    unnamed -= {file.path for file in of_type.log.active_files()}
-    if not unnamed:
-        return ()
-    # The job may have renamed them meanwhile, or be about to delete them after a compaction.
-    for file in open_table(of_type.log.spec, of_type.log.job).active_files():
-        unnamed.discard(file.path)
-        staged = table.finishing.source_of(name, file)
-        if parse_compacted_name(staged) is not None:
-            try:
-                unnamed -= set(read_footer(logs.storage, staged).facts.get("inputs", ()))
-            except NotFoundError:
-                continue
-    return logs.storage.sizes(unnamed)
+    if of_type.unnamed:
+        yield named_paths("files that readers see are not in the logs", of_type.unnamed)
 
 
 def _rewrite(logs: ExportLogs) -> Rewrite:
