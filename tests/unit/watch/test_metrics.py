@@ -28,8 +28,6 @@ from penstock.events import (
 from penstock.status.metrics import Add, Meter, Metric, PutAll
 from penstock.tables.delta.kind import DeltaKind
 from penstock.tables.export.monitoring import (
-    DayComplete,
-    DayOpenedAgain,
     ExportRules,
     TypeCannotBeWritten,
     TypeWrittenAgain,
@@ -64,7 +62,7 @@ def partitions(metrics: Metrics) -> set[str]:
 
 def rules(*places: str) -> ExportRules:
     values = dict.fromkeys(places, 7)
-    return ExportRules(measured=dict.fromkeys(("lag_records", "discrepancy_records", "position"), values))
+    return ExportRules(measured=dict.fromkeys(("lag_records", "discrepancy_records"), values))
 
 
 def test_the_metrics_page_matches_the_code() -> None:
@@ -114,7 +112,6 @@ def test_jobs_are_distinguished(metrics: Metrics, listener: JobMetrics) -> None:
     metrics.listener("other", KINDS["delta"]).event(AWAY)
     assert value(metrics, "penstock_retries_total") == 0
     assert value(metrics, "penstock_retries_total", job="other") == 1
-    assert value(metrics, "penstock_days_completed_total", job="other", type="fs") is None
 
 
 def test_a_type_fails_until_it_is_written_again(metrics: Metrics, listener: JobMetrics) -> None:
@@ -125,14 +122,6 @@ def test_a_type_fails_until_it_is_written_again(metrics: Metrics, listener: JobM
     assert value(metrics, "penstock_type_failing", type="fs") == 0
 
 
-def test_a_day_counts_each_time_it_changes(metrics: Metrics, listener: JobMetrics) -> None:
-    for kind in (DayComplete, DayOpenedAgain, DayComplete):
-        listener.event(kind("fs", "2026-03-01"))
-    listener.event(DayComplete(type="fs", day="2026-03-02"))
-    assert value(metrics, "penstock_days_completed_total", type="fs") == 3
-    assert value(metrics, "penstock_days_reopened_total", type="fs") == 1
-
-
 def test_the_rules_are_shown_as_they_are_measured(metrics: Metrics, listener: JobMetrics) -> None:
     listener.event(
         ExportRules(
@@ -140,17 +129,14 @@ def test_the_rules_are_shown_as_they_are_measured(metrics: Metrics, listener: Jo
                 "failed_writes_percent": {"a": 50.0, "b": 0.0},
                 "lag_records": {"events/0": 30},
                 "discrepancy_records": {"events/0": 60},
-                "position": {"events/0": 100},
                 "type_lag_records": {"a": 60, "b": 0},
-                "type_watermark_timestamp_seconds": {"a": 1_690_000_000.0},
             },
             alerts={"lag": ["too far"], "discrepancy": []},
         )
     )
-    by_partition = ("lag_records", "discrepancy_records", "position")
-    assert [value(metrics, f"penstock_{name}", partition="events/0") for name in by_partition] == [30, 60, 100]
+    by_partition = ("lag_records", "discrepancy_records")
+    assert [value(metrics, f"penstock_{name}", partition="events/0") for name in by_partition] == [30, 60]
     assert value(metrics, "penstock_failed_writes_percent", type="a") == 50.0
-    assert value(metrics, "penstock_type_watermark_timestamp_seconds", type="a") == 1_690_000_000.0
     assert value(metrics, "penstock_type_lag_records", type="a") == 60
     assert value(metrics, "penstock_alert", rule="lag") == 1
     assert value(metrics, "penstock_alert", rule="discrepancy") == 0

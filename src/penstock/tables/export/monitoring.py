@@ -14,9 +14,9 @@ from operator import ge, gt
 
 from penstock.events import Event, Interrupted, Level, RulesMeasured
 from penstock.logs.log import Partition
-from penstock.status.metrics import Add, Change, Metric, Put, PutAll
+from penstock.status.metrics import Change, Metric, Put, PutAll
 from penstock.tables.export.spec import AlertLimits
-from penstock.tables.export.state import MILLIS_PER_SECOND, ExportState
+from penstock.tables.export.state import ExportState
 
 
 class CatchUpPlanned(Event, name="catch-up planned"):
@@ -71,32 +71,25 @@ def measure(
     state: ExportState, ends: Mapping[Partition, int | None], limits: AlertLimits, outcomes: Outcomes | None = None
 ) -> ExportRules:
     """Measure the started ones of these partitions, with the ends of the log where they are known, and all types."""
-    writes = outcomes or Outcomes()
-    types = sorted(state.types)
-    states = {partition: state.of(partition) for partition in sorted(ends)}
-    positions = {partition: held.position for partition, held in states.items() if held.position is not None}
-    gaps = {
-        partition: {name: position - (states[partition].position_of(name) or 0) for name in types}
-        for partition, position in positions.items()
-    }
-    lags = {
-        partition: end - positions[partition]
-        for partition, end in ends.items()
-        if end is not None and partition in positions
-    }
+    writes, types = outcomes or Outcomes(), sorted(state.types)
     totals = {name: writes[name, False] + writes[name, True] for name in types}
-    marks = {name: state.watermark_of(name) for name in types}
+    lags: dict[str, float] = {}
+    gaps: dict[str, list[int]] = {}
+    """How far each type is behind its partition."""
+    for partition, end in sorted(ends.items()):
+        held = state.of(partition)
+        if held.position is not None:
+            gaps[str(partition)] = [held.position - (held.position_of(name) or 0) for name in types]
+            if end is not None:
+                lags[str(partition)] = max(0, end - held.position)
     measured: dict[str, dict[str, float]] = {
-        "position": {str(partition): position for partition, position in positions.items()},
-        "lag_records": {str(partition): max(0, lag) for partition, lag in lags.items()},
+        "lag_records": lags,
         "discrepancy_records": {
-            str(partition): max(of_type.values(), default=0) - min(of_type.values(), default=0)
-            for partition, of_type in gaps.items()
+            at: max(of_types, default=0) - min(of_types, default=0) for at, of_types in gaps.items()
         },
         "failed_writes_percent": {name: 100.0 * writes[name, False] / total for name, total in totals.items() if total},
-        "type_lag_records": {name: max((gap[name] for gap in gaps.values()), default=0) for name in types},
-        "type_watermark_timestamp_seconds": {
-            name: mark / MILLIS_PER_SECOND for name, mark in marks.items() if mark is not None
+        "type_lag_records": {
+            name: max((of_types[index] for of_types in gaps.values()), default=0) for index, name in enumerate(types)
         },
     }
     # Failures and lag have to be below their limits; a discrepancy may reach its own.
@@ -122,9 +115,6 @@ _of_partition = partial(Metric, labels=("job", "partition"))
 _of_type = partial(Metric, labels=("job", "type"))
 
 MEASURED = (
-    _of_partition(
-        "penstock_position", "gauge", "The offset up to which the partition is read: the latest committable one."
-    ),
     _of_partition("penstock_lag_records", "gauge", "Offsets between the position and the end of the log."),
     _of_partition(
         "penstock_discrepancy_records", "gauge", "How far apart the types are; an up-to-date type is at the position."
@@ -135,25 +125,18 @@ MEASURED = (
     _of_type(
         "penstock_type_lag_records", "gauge", "The lag of a type, in offsets, in the partition where it is largest."
     ),
-    _of_type("penstock_type_watermark_timestamp_seconds", "gauge", "Event time up to which a type is complete."),
 )
 ALERT = Metric(
     "penstock_alert", "gauge", "1 while a limit is exceeded; rule is failed_writes, lag or discrepancy.",
     ("job", "rule"),
 )  # fmt: skip
 TYPE_FAILING = _of_type("penstock_type_failing", "gauge", "1 from a failed write of a type until it is written again.")
-DAYS_COMPLETED = _of_type("penstock_days_completed_total", "counter", "Times a day became complete.")
-DAYS_REOPENED = _of_type("penstock_days_reopened_total", "counter", "Times a complete day received late rows.")
-METRICS = (*MEASURED, ALERT, TYPE_FAILING, DAYS_COMPLETED, DAYS_REOPENED)
+METRICS = (*MEASURED, ALERT, TYPE_FAILING)
 
 
 def meter(event: Event) -> Iterator[Change]:
     """How the metrics follow from events."""
     match event:
-        case DayComplete(name):
-            yield Add(DAYS_COMPLETED, label=name)
-        case DayOpenedAgain(name):
-            yield Add(DAYS_REOPENED, label=name)
         case TypeCannotBeWritten(name):
             yield Put(TYPE_FAILING, 1, name)
         case TypeWrittenAgain(name):

@@ -155,9 +155,7 @@ def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_ho
             "failed_writes_percent": {"a": 50.0, "b": 0.0},
             "lag_records": {"events/0": 30},
             "discrepancy_records": {"events/0": 60},
-            "position": {"events/0": 100},
             "type_lag_records": {"a": 60, "b": 0, "c": 0},
-            "type_watermark_timestamp_seconds": {},
         },
         "alerts": {"lag": ["events/0: 30 records up to the end of the log, the limit is 30"], "discrepancy": []},
     }
