@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Literal, TypeAlias
@@ -40,8 +40,6 @@ from penstock.tables.rows import add_place, column_findings, expression_findings
 ExportFormat: TypeAlias = Literal["parquet", "delta"]
 Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "none"]
 INFER = "infer"
-NAME_CHARACTERS_MAX = 180
-"""Of cluster and topic together: a file name has 255 bytes, of which partition, offset and marks need some."""
 MARKER_MIN, MARKER_MAX = -(2**31), 2**31 - 1
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FOLDER_HINT = "letters, digits, . _ - up to 100, beginning with a letter or digit, without .."
@@ -137,23 +135,44 @@ class ExportSection(KindSection[ExportSpec]):
     unused = ("schema", "sql", "drop")
 
     def complete(self, job: JobSpec[ExportSpec], reader: SpecReader) -> JobSpec[ExportSpec]:
-        if job.decode.format == "protobuf" and reader.has("decode", "message"):
-            reader.note(("decode", "message"), "each type has its own", "move it to types", on_key=True)
+        route, decode = job.table.route, job.decode.format
+        needed = _ROUTES_OF.get(route.by, decode)
+        if reader.states("decode", "format") and decode != needed:
+            hint = "route by header or key" if decode != "garmadon" else "route by envelope"
+            reader.note(("route", "by"), f"{route.by} needs decode {needed}, not {decode}", hint)
+        if job.on.recreated != "fail":
+            hint = "remove it; a new job with a `table.export.cluster` of its own reads a recreated topic"
+            reader.note(("on", "recreated"), "has no meaning for table.export", hint, on_key=True)
         if reader.states("types") and not reader.written("types"):
             reader.note(("types",), "names no type")
-        stated = job.table.types if reader.states("types") else {}
-        types = {name: replace(spec, schema=_decoded_schema(spec, job.decode, reader)) for name, spec in stated.items()}
-        columns = _columns(job, types, reader)
-        types = _with_event_times(job, types, reader)
-        _check_names(job, types, reader)
-        _check_route(job, reader)
-        by_marker = job.table.route.by == "envelope" and job.decode.format == "garmadon"
-        first_of: dict[str, str] = {}
-        types = {name: _with_values(spec, first_of, by_marker, reader) for name, spec in types.items()}
-        return replace(job, columns=columns, table=replace(job.table, types=types))
-
-
-# fields
+        stated = stated_columns(reader)
+        names: list[tuple[KeyPath, str]] = [(("columns", name), name) for name in stated]
+        first_with: dict[Finding, str] = {}
+        """What is wrong with several types is reported once, with the first of them."""
+        types: dict[str, TypeSpec] = {}
+        for name, spec in (job.table.types if reader.states("types") else {}).items():
+            spec = replace(spec, schema=_decoded_schema(spec, job.decode, reader))
+            if spec.schema is not None:
+                message: KeyPath | None = ("types", name, "message") if spec.message is not None else None
+                names += [(message or ("types", name, "schema", field), field) for field in spec.schema.names]
+                for finding in column_findings(stated, spec.schema):
+                    first_with.setdefault(finding, name)
+            at: KeyPath = ("types", name, "event_time")
+            if not reader.has(*at):
+                at = ("event_time",)
+                spec = replace(spec, event_time=job.table.event_time or spec.event_time)
+            for finding in _time_findings(job, spec, at, reader):
+                first_with.setdefault(finding, name)
+            types[name] = _with_values(job, spec, types, reader)
+        reader.findings += [
+            replace(finding, message=f"in type {name}: {finding.message}") for finding, name in first_with.items()
+        ]
+        added = add_place(job, reader, stated, names)
+        for at, name in names:
+            if name.casefold() == DAY_FOLDER:
+                text = f"{name} is also the column that readers take from the folders day=..."
+                reader.note(at, text, "give it another name", on_key=at[-1] != "message")
+        return replace(job, columns={**readable(stated), **added}, table=replace(job.table, types=types))
 
 
 def _decoded_schema(spec: TypeSpec, decode: DecodeSpec, reader: SpecReader) -> pa.Schema | None:
@@ -162,8 +181,6 @@ def _decoded_schema(spec: TypeSpec, decode: DecodeSpec, reader: SpecReader) -> p
         return spec.schema
     at: KeyPath = ("types", spec.name)
     message_at: KeyPath = (*at, "message")
-    if decode.format in ("json", "raw") and reader.has(*message_at):
-        reader.note(message_at, f"has no meaning with decode {decode.format}", "remove it", on_key=True)
     if decode.format == "json":
         if not reader.has(*at, "schema"):
             message = "required key is missing: decode json needs the fields and their types"
@@ -182,61 +199,13 @@ def _decoded_schema(spec: TypeSpec, decode: DecodeSpec, reader: SpecReader) -> p
     return schema_of_message(read, message_at, reader)
 
 
-# columns
-
-
-def _columns(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: SpecReader) -> dict[str, Expression]:
-    """The computed columns and the place columns."""
-    stated = stated_columns(reader)
-    schemas = {name: spec.schema for name, spec in types.items() if spec.schema is not None}
-    reader.findings += _once(
-        (name, finding) for name, schema in schemas.items() for finding in column_findings(stated, schema)
-    )
-    names: list[tuple[KeyPath, str]] = [(("columns", name), name) for name in stated]
-    for name, schema in schemas.items():
-        message: KeyPath | None = ("types", name, "message") if types[name].message is not None else None
-        names += [(message or ("types", name, "schema", field), field) for field in schema.names]
-    added = add_place(job, reader, stated, names)
-    for at, name in names:
-        if name.casefold() == DAY_FOLDER:
-            message_text = f"{name} is also the column that readers take from the folders day=..."
-            reader.note(at, message_text, "give it another name", on_key=at[-1] != "message")
-    return {**readable(stated), **added}
-
-
-def _once(findings: Iterable[tuple[str, Finding]]) -> Iterator[Finding]:
-    """The findings of types, each once with the first type that it concerns."""
-    first_of: dict[Finding, str] = {}
-    for name, finding in findings:
-        first_of.setdefault(finding, name)
-    return (replace(finding, message=f"in type {name}: {finding.message}") for finding, name in first_of.items())
-
-
-# event times
-
-
-def _with_event_times(
-    job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: SpecReader
-) -> dict[str, TypeSpec]:
-    """The types with their own event time or the job's, checked against the fields that are known."""
-    dated: dict[str, TypeSpec] = {}
-    findings: list[tuple[str, Finding]] = []
-    for name, spec in types.items():
-        own: KeyPath = ("types", name, "event_time")
-        at: KeyPath = own if reader.has(*own) else ("event_time",)
-        expression = spec.event_time if at == own else job.table.event_time
-        if not reader.has(*at):
-            findings.append((name, Finding(at, "required key is missing: records need a day", "as in kafka.timestamp")))
-        if reader.states(*at) and expression is not None:
-            spec = replace(spec, event_time=expression)
-            findings += [(name, finding) for finding in _time_findings(job, spec, at, reader)]
-        dated[name] = spec
-    reader.findings += _once(findings)
-    return dated
-
-
 def _time_findings(job: JobSpec[ExportSpec], spec: TypeSpec, at: KeyPath, reader: SpecReader) -> Iterator[Finding]:
+    """What is wrong with the event time of a type, which the file states at this key."""
     expression, schema = spec.event_time, spec.schema
+    if not reader.has(*at):
+        yield Finding(at, "required key is missing: records need a day", "as in kafka.timestamp")
+    if not reader.states(*at) or expression is None:
+        return
     paths = [field.path for field in fields(expression)]
     if expression != KafkaField("timestamp") and (job.decode.format == "raw" or not paths):
         yield Finding(at, "is not the time of a record", "name a field with a time, or write kafka.timestamp")
@@ -251,49 +220,28 @@ def _time_findings(job: JobSpec[ExportSpec], spec: TypeSpec, at: KeyPath, reader
         yield Finding(at, "gives no time" if isinstance(reader.written(*at), Secret) else fault)
 
 
-# names and the route
-
-
-def _check_names(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: SpecReader) -> None:
-    """Names of types are folders of one root, those of topics parts of file names."""
-    for index, topic in enumerate(job.log.topics):
-        if len(job.table.cluster) + len(topic) > NAME_CHARACTERS_MAX:
-            log = next(log for log in reader.written("log") if reader.has("log", log, "topics"))
-            message = f"cluster and topic have more than {NAME_CHARACTERS_MAX} characters: too long for a file name"
-            reader.note(("log", log, "topics", index), message)
-    names: dict[str, str] = {}
-    for name in types:
-        at: KeyPath = ("types", name)
-        if _FOLDER.fullmatch(name) is None or ".." in name:
-            reader.note(at, "cannot be the name of a folder", _FOLDER_HINT, on_key=True)
-        elif (other := names.setdefault(name.casefold(), name)) != name:
-            reader.note(at, f"the same name as {other}, but for case", on_key=True)
-
-
-def _check_route(job: JobSpec[ExportSpec], reader: SpecReader) -> None:
-    route, decode = job.table.route, job.decode.format
-    needed = _ROUTES_OF.get(route.by, decode)
-    if reader.states("decode", "format") and decode != needed:
-        hint = "route by header or key" if decode != "garmadon" else "route by envelope"
-        reader.note(("route", "by"), f"{route.by} needs decode {needed}, not {decode}", hint)
-
-
-def _with_values(spec: TypeSpec, first_of: dict[str, str], by_marker: bool, reader: SpecReader) -> TypeSpec:
-    """The type with its route values, stated ones or its name; none may mean another type."""
-    at: KeyPath = ("types", spec.name, "values")
-    if reader.misstates(*at):
+def _with_values(
+    job: JobSpec[ExportSpec], spec: TypeSpec, others: Mapping[str, TypeSpec], reader: SpecReader
+) -> TypeSpec:
+    """The type with its route values, stated ones or its name; neither they nor its folder may be those of another."""
+    at: KeyPath = ("types", spec.name)
+    if _FOLDER.fullmatch(spec.name) is None or ".." in spec.name:
+        reader.note(at, "cannot be the name of a folder", _FOLDER_HINT, on_key=True)
+    elif other := next((other for other in others if other.casefold() == spec.name.casefold()), None):
+        reader.note(at, f"the same name as {other}, but for case", on_key=True)
+    if reader.misstates(*at, "values"):
         return spec
-    by_name = not reader.has(*at)
+    by_name = not reader.has(*at, "values")
     values = (spec.name,) if by_name else spec.values
+    type_of = {value: other.name for other in others.values() for value in other.values}
     for index, value in enumerate(values):
-        place: KeyPath = ("types", spec.name) if by_name else (*at, index)
-        other = first_of.setdefault(value, spec.name)
+        place: KeyPath = at if by_name else (*at, "values", index)
         if value in values[:index]:
             reader.note(place, f"{shown(value)} is named twice")
-        elif other != spec.name:
-            reader.note(place, f"{shown(value)} means type {other} already", on_key=by_name)
+        elif value in type_of:
+            reader.note(place, f"{shown(value)} means type {type_of[value]} already", on_key=by_name)
         is_marker = _MARKER.fullmatch(value) is not None and MARKER_MIN <= int(value) <= MARKER_MAX
-        if by_marker and not is_marker:
+        if job.table.route.by == "envelope" and job.decode.format == "garmadon" and not is_marker:
             message = f"invalid type marker {shown(value)}: an envelope holds a number of 32 bits"
             reader.note(place, message, "as in values: [1000]", on_key=by_name)
     return replace(spec, values=values)
