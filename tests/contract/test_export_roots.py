@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -73,21 +72,6 @@ def test_two_topics_in_one_root_never_mix(world: ExportWorld) -> None:
     world.run()
     assert [world.state.of(partition).position_of() for partition in (ZERO, OTHER)] == [50, 4]
     assert world.rows() == places("AB" * 25) + places("ABCA")
-
-
-def test_files_of_a_recreated_topic_never_replace_those_of_its_former_incarnation(world: ExportWorld) -> None:
-    world.sections["on"] = "bad_record: quarantine, recreated: restart"
-    world.send("ABA")
-    world.run()
-    world.log.recreate(ZERO.topic, "topic-id-9")
-    recreated = Partition(ZERO.topic, "topic-id-9", 0)
-    world.send("ABA", recreated)
-    world.run(2)
-    assert world.rows() == Counter(dict.fromkeys(places("ABA"), 2))
-    assert world.state.of(recreated).position_of() == 3
-    if world.format == "parquet":
-        names = sorted(entry.path for entry in world.storage.list("A"))
-        assert names == ["A/day=2026-03-01/events.0.2.parquet", "A/day=2026-03-01/events.0~2.2.parquet"]
 
 
 def test_a_process_whose_job_file_got_another_cluster_is_refused(tmp_path: Path) -> None:

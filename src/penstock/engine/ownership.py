@@ -36,7 +36,8 @@ class TopicRecreatedError(UserError):
         super().__init__(
             f"topic {topic} was recreated",
             detail="the table's positions belong to the earlier topic of this name",
-            hint="set `on.recreated: restart` to read the new topic from its beginning, or write to a new table",
+            hint="set `on.recreated: restart` to read the new topic from its beginning, or write to a new table; "
+            "an export needs a new job with a `cluster` of its own",
         )
         self.topic = topic
 

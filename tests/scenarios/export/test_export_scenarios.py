@@ -212,8 +212,8 @@ def test_an_exporter_that_was_down_for_months_reads_on_where_it_was(story: Story
     assert story.export.offsets("B") == [2, 6]
 
 
-def test_a_recreated_topic_stops_the_export_unless_the_policy_is_restart(story: Story, topic: Topics) -> None:
-    """Both incarnations have offsets 0 to 2 on the same day: file names distinguish them."""
+def test_a_recreated_topic_stops_the_export(story: Story, topic: Topics) -> None:
+    """Offsets of the new topic are in the table already, and its files would have the same names."""
     story.export.describe(story.topic)
     story.send("AAA")
     story.run_to_end()
@@ -222,11 +222,6 @@ def test_a_recreated_topic_stops_the_export_unless_the_policy_is_restart(story: 
     with pytest.raises(TopicRecreatedError):
         story.run_to_end()
     assert story.export.files() == ["A/day=2026-03-01/0.2.parquet"]
-    story.export.describe(story.topic, on="recreated: restart")
-    for _ in range(2):
-        story.run_to_end()
-    assert story.export.files() == ["A/day=2026-03-01/0.2.parquet", "A/day=2026-03-01/0~2.2.parquet"]
-    assert sorted(number for (number,) in story.export.rows("A", "id")) == [0, 1, 2, 100, 101, 102]
 
 
 def test_records_that_retention_took_stop_the_export_or_are_counted_as_a_gap(story: Story, topic: Topics) -> None:
@@ -270,23 +265,3 @@ def test_waiting_records_lost_to_retention_stop_only_their_type_or_are_counted_a
     assert story.global_position == 11
     assert story.written() == [0, 2, *range(4, 11)]
     assert (story.totals.read, story.totals.written, story.totals.vanished, story.totals.deferred) == (11, 9, 2, 0)
-
-
-def test_waiting_records_of_a_recreated_topic_are_counted_and_reported(
-    export: ExportPipe, topic: Topics, produce: Produce
-) -> None:
-    name = topic()
-    export.describe(name, types=[type_of("A"), type_of("B", rotation="{events: 100}")], on="recreated: restart")
-    produce(name, [event("A", 0), event("B", 1), event("B", 2)])
-    with export.opened() as pipeline:
-        pipeline.round()
-    assert export.global_positions() == [1]
-    topic.delete(name)
-    topic(name=name)
-    produce(name, [event("A", 3), event("B", 4)])
-    recorder = export.run_to_end()
-    [vanished] = recorder.named("records vanished")
-    assert vanished["records"] == 2
-    assert sum(partition.totals.vanished for partition in export.state.partitions.values()) == 2
-    assert all(partition.totals.conserved for partition in export.state.partitions.values())
-    assert export.rows("B", "id") == [(4,)]

@@ -19,7 +19,7 @@ from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.report import Share
 from penstock.job.spec import DAY_FOLDER
 from penstock.lake.delta.files import StagedFileGoneError, check_staged
-from penstock.lake.delta.keys import field_key, flow_key, topic_fingerprint
+from penstock.lake.delta.keys import flow_key
 from penstock.lake.delta.table import DeltaLog, SchemaMovedError
 from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, SlicePart, StartPart, split
 from penstock.lake.state import Numbers
@@ -34,7 +34,6 @@ from penstock.tables.export.state import (
     JobPartition,
     caught_up,
     deferred_lags,
-    incarnation_key,
     lag_numbers,
 )
 
@@ -165,9 +164,8 @@ class Commits:
         start = position if position is not None and position <= start else start
         # Skipped records were counted by an earlier commit.
         counts = replace(share.counts, read=share.counts.read - share.counts.skipped, skipped=0)
-        topic = part.partition.topic
-        space, incarnation = self._logs.space_of(topic), self._logs.cached_state().incarnations.get(topic, 1)
-        finals = [final_name(space, part.partition.number, incarnation, file.last_offset or 0) for file in share.files]
+        space, number = self._logs.space_of(part.partition.topic), part.partition.number
+        finals = [final_name(space, number, file.last_offset or 0) for file in share.files]
         files = committed_files(self._logs, name, share.files, finals)
         numbers = Numbers(latest={FILES_END: end}) if files else Numbers()
         own = Slice(part.partition, start, end, start)
@@ -202,19 +200,17 @@ class Commits:
         return split(parts, lambda part: _refusal(part, state.of(part.partition))).refused
 
     def handshake(self, proposal: Proposal) -> Outcome:
-        """Start and fence partitions; records of a recreated topic that types had still to read have vanished."""
-        parts = tuple(part for part in proposal.parts if isinstance(part, StartPart | FencePart))
+        """Start and fence partitions; new ones enter at the present watermark."""
 
         def revise() -> Proposal:
-            state = self._logs.cached_state()
-            mark = state.present_watermark()
+            mark = self._logs.cached_state().present_watermark()
             entering = Numbers() if mark is None else Numbers(peaks={EVENT_MS: mark})
-            numbers: dict[str, int] = {}
-            for part in parts:
-                if isinstance(part, StartPart):
-                    numbers |= self._recreated(part.partition, state)
-            starts = tuple(replace(part, numbers=entering) if isinstance(part, StartPart) else part for part in parts)
-            return replace(proposal, parts=starts, extra=numbers)
+            return replace(
+                proposal,
+                parts=tuple(
+                    replace(part, numbers=entering) if isinstance(part, StartPart) else part for part in proposal.parts
+                ),
+            )
 
         return self._logs.job_log.commit_revised(revise)
 
@@ -240,23 +236,6 @@ class Commits:
             lags, totals = caught_up(before, part.piece, counts)
             proposed = FencePart(part.partition, part.token, totals)
         return proposed, lag_numbers(self._job, part.partition, lags)
-
-    def _recreated(self, partition: Partition, state: ExportState) -> dict[str, int]:
-        """The numbers of a topic that starts under a new id: records that were deferred before have vanished."""
-        job, topic = self._job, partition.topic
-        before, now = state.fingerprints.get(topic), topic_fingerprint(partition.topic_id)
-        if before is None or before == now:
-            return {} if before else {incarnation_key(job, topic): 1}
-        numbers = {incarnation_key(job, topic): state.incarnations.get(topic, 1) + 1}
-        for (topic_id, number), former in state.partitions.items():
-            if topic_fingerprint(topic_id) == before and former.lags:
-                old = Partition(topic, topic_id, number)
-                unread = Slice(old, 0, former.position or 0, 0)
-                lags, vanished = caught_up(former, unread, dict.fromkeys(former.lags, 0))
-                totals = former.totals + vanished
-                numbers |= lag_numbers(job, old, lags)
-                numbers |= {field_key(job, old, name): getattr(totals, name) for name in ("deferred", "vanished")}
-        return numbers
 
 
 def committed_files(

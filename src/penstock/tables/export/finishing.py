@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -217,35 +218,25 @@ def visible_files(logs: ExportLogs, folder: str, after: str = "") -> Iterator[En
 def refuse_unnamed_files(logs: ExportLogs) -> None:
     """Stop before rows are written twice; days before the first that is not complete are not listed."""
     logs.state()
-    markers = DayMarkers(logs)
+    markers, paths = DayMarkers(logs), []
     for name in logs.export.types if logs.is_plain else ():
         days = logs.days_of(name)
         opened = [day for day in days if not markers.is_complete(name, day)]
         first = min(opened, default=max(days, default=None))
-        try:
+        # A folder that cannot be read fails its type alone.
+        with suppress(UserError):
             files = visible_files(logs, name, "" if first is None else day_folder(name, first))
-            paths = [entry.path for entry in files if _is_beyond(logs, name, entry.path)]
-        except UserError:
-            # A folder that cannot be read fails its type alone.
-            continue
-        if paths:
-            # Another process may have committed them meanwhile.
-            logs.find_type_log(name, refresh=True)
-            logs.state()
-        if paths := [path for path in paths if _is_beyond(logs, name, path) and _is_of_penstock(logs, path)]:
-            raise UserError(
-                f"{logs.export.path} has data files such as {paths[0]} that the logs of the job do not name",
-                detail="the logs were lost, or are older than the files: records would be written again",
-                hint=f"{LOST}; if table.export.cluster was changed, set it to what it was",
-            )
-
-
-def _is_of_penstock(logs: ExportLogs, path: str) -> bool:
-    """Whether Penstock wrote a file, by its footer: other programs may use such names too."""
-    try:
-        return bool(read_footer(logs.storage, path).facts)
-    except (NotFoundError, InvariantError):
-        return False
+            paths += [(name, entry.path) for entry in files if _is_beyond(logs, name, entry.path)]
+    if paths:
+        # Another process may have committed them meanwhile.
+        logs.type_logs(refresh=True)
+        logs.state()
+    for path in (path for name, path in paths if _is_beyond(logs, name, path)):
+        raise UserError(
+            f"{logs.export.path} has data files such as {path} that the logs of the job do not name",
+            detail="the logs were lost, or are older than the files: records would be written again",
+            hint=f"{LOST}; move a file of another program away; if table.export.cluster was changed, set it as it was",
+        )
 
 
 def _is_beyond(logs: ExportLogs, name: str, path: str) -> bool:
@@ -253,13 +244,11 @@ def _is_beyond(logs: ExportLogs, name: str, path: str) -> bool:
     final, state = parse_final_name(path), logs.cached_state()
     if final is None:
         return False
-    for key, counted in state.current():
+    for key, counted in state.started():
         partition = state.partition_of(key)
         if (logs.space_of(partition.topic), partition.number) == (final.space, final.partition):
-            incarnation, own = state.incarnations.get(partition.topic, 1), logs.counted(name, partition).position
+            own = logs.counted(name, partition).position
             # The log of a type that cannot be read fails its type alone.
-            position = own if own is not None else counted.position_of(name) or 0
-            return (final.incarnation, final.last_offset) >= (incarnation, position)
-    # No such partition has begun: only one of an earlier incarnation of its topic may have files.
-    started = {logs.space_of(topic): number for topic, number in state.incarnations.items()}
-    return final.incarnation >= started.get(final.space, 0)
+            return final.last_offset >= (own if own is not None else counted.position_of(name) or 0)
+    # No such partition has begun.
+    return True

@@ -273,7 +273,7 @@ class ExportLogs:
 
     def _refuse_rerouted(self, state: ExportState) -> None:
         """Records that were deferred for a type can only be found by the routing under which they were counted."""
-        lagging = sorted({name for _, partition in state.current() for name in partition.lags})
+        lagging = sorted({name for _, partition in state.started() for name in partition.lags})
         if lagging and state.routing not in (None, self.routing()):
             raise UserError(
                 "route, types or values of the job file changed while records wait for a type",

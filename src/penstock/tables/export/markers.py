@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from penstock.errors import PenstockError, UserError
+from penstock.errors import PenstockError
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.monitoring import DayComplete, DayMarkerFailed, DayOpenedAgain
 from penstock.tables.export.names import TypeDay
@@ -70,24 +70,15 @@ class DayMarkers:
         unless a process whose clock was ahead put it.
         """
         for day in days:
-            is_marked, path = (name, day) in self._marked, self.logs.places.marker(name, day)
-            if end_ms(day) > self.now_ms() and not is_marked:
-                continue
-            try:
-                self.logs.storage.delete(path)
-            except PenstockError as error:
-                # Where no marker could be written, there is none to remove, unless another process wrote one.
-                if is_marked or self._exists(path):
-                    raise
-                self._report(error)
-            self._marked.discard((name, day))
-
-    def _exists(self, path: str) -> bool:
-        try:
-            return self.logs.storage.exists(path)
-        except UserError:
-            # A plain file is in place of the folder: no marker can exist below it.
-            return False
+            if end_ms(day) <= self.now_ms() or (name, day) in self._marked:
+                path = self.logs.places.marker(name, day)
+                try:
+                    self.logs.storage.delete(path)
+                except PenstockError:
+                    # Where no marker could be written, there is none to remove.
+                    if self.logs.storage.exists(path):
+                        raise
+                self._marked.discard((name, day))
 
     def put(self, names: Iterable[str], pending_days: Callable[[str], Collection[Day]]) -> None:
         """Mark the days that are complete, unless they are marked or `pending_days` has files of them."""
@@ -120,7 +111,4 @@ class DayMarkers:
         try:
             yield
         except PenstockError as error:
-            self._report(error)
-
-    def _report(self, error: PenstockError) -> None:
-        self.logs.environment.listener.event(DayMarkerFailed(reason=error.primary))
+            self.logs.environment.listener.event(DayMarkerFailed(reason=error.primary))

@@ -13,9 +13,7 @@ CLAIMS = "_penstock/_claims"
 """No job can have this name."""
 TypeDay = tuple[str, Day]
 
-_FINAL = re.compile(
-    r"(?P<space>~?[A-Za-z0-9._-]+\.)(?P<partition>\d+)(?:~(?P<incarnation>\d+))?\.(?P<last>\d+)\.parquet"
-)
+_FINAL = re.compile(r"(?P<space>~?[A-Za-z0-9._-]+\.)(?P<partition>\d+)\.(?P<last>\d+)\.parquet")
 _OUTPUT = re.compile(r"(?:compacted|replayed)~(?P<job>[a-z0-9._-]+)\.\d+\.\d+\.parquet")
 _DAY_FOLDER = re.compile(r"day=(?P<day>\d{4}-\d{2}-\d{2})")
 
@@ -48,7 +46,6 @@ class FinalName:
 
     space: str
     partition: int
-    incarnation: int
     last_offset: int
 
 
@@ -58,7 +55,7 @@ def claim_of(space: str) -> str:
 
 
 def topic_claim(topic_id: str) -> str:
-    """The object by which a job reserves the records of one incarnation of a topic."""
+    """The object by which a job reserves the records of a topic."""
     return f"{CLAIMS}/topics/{topic_id}"
 
 
@@ -66,10 +63,9 @@ def day_folder(name: str, day: Day) -> str:
     return f"{name}/day={day}"
 
 
-def final_name(space: str, partition: int, incarnation: int, last_offset: int) -> str:
-    """The name of a data file; `incarnation` counts how often the topic was created, from 1."""
-    again = f"~{incarnation}" if incarnation > 1 else ""
-    return f"{space}{partition}{again}.{last_offset}{SUFFIX}"
+def final_name(space: str, partition: int, last_offset: int) -> str:
+    """The name of a data file."""
+    return f"{space}{partition}.{last_offset}{SUFFIX}"
 
 
 def output_name(kind: Literal["compacted", "replayed"], job: str, number: int, unique: str) -> str:
@@ -83,7 +79,7 @@ def parse_final_name(path: str) -> FinalName | None:
     match = _FINAL.fullmatch(last_part)
     if match is None or _OUTPUT.fullmatch(last_part):
         return None
-    return FinalName(match["space"], int(match["partition"]), int(match["incarnation"] or 1), int(match["last"]))
+    return FinalName(match["space"], int(match["partition"]), int(match["last"]))
 
 
 def output_owner(path: str) -> str | None:

@@ -25,7 +25,7 @@ from penstock.flow.columns.fitting import folded, grown
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import SUFFIX
 from penstock.job.spec import DAY_FOLDER
-from penstock.lake.delta.keys import field_key, jobs_with_positions, replay_key, topic_fingerprint, topic_key
+from penstock.lake.delta.keys import field_key, replay_key, topic_fingerprint, topic_key
 from penstock.lake.proposal import Proposal, SlicePart
 from penstock.lake.state import Numbers
 from penstock.logs.log import Partition, Slice
@@ -35,7 +35,7 @@ from penstock.storage import Entry
 from penstock.tables.export.finishing import read_footer, visible_files
 from penstock.tables.export.logs import FILES_END, STAGED, ExportLogs, type_totals
 from penstock.tables.export.names import day_folder, output_owner, parse_final_name, type_and_day
-from penstock.tables.export.state import UNKNOWN_TOPIC, day_key, incarnation_key, parse_state, type_key
+from penstock.tables.export.state import PartitionId, day_key, parse_state, type_key
 from penstock.tables.kind import RebuildReport
 
 FOOTERS_AT_ONCE = 16
@@ -47,13 +47,14 @@ def rebuild(logs: ExportLogs, partitions: Collection[Partition]) -> RebuildRepor
     away = f"move {logs.places.home}/_delta_log and {logs.places.types} away to restore all logs"
     if logs.state().partitions:
         return RebuildReport((f"the job log is there: if a log is wrong, {away}",))
-    intact = {name for name, log in logs.type_logs().items() if log.job in jobs_with_positions(log.transactions())}
+    intact = _started_by_type(logs)
+    topic_ids = {topic_id for started in intact.values() for topic_id, _ in started}
     problems = [f"the log of type {name} cannot be read: {reason}" for name, reason in logs.unreadable.items()]
     entries = _data_files(logs)
     files: list[PlainFile] = []
     if intact:
         restore = away if logs.is_plain else "restore its _delta_log"
-        lost = {entry.path.split("/")[0] for entry in entries} - intact
+        lost = {entry.path.split("/")[0] for entry in entries} - intact.keys()
         problems += [f"type {name} has lost its log and others have not: {restore}" for name in lost]
     elif not entries or not logs.is_plain:
         problems.append("there are neither positions nor data files of this job")
@@ -62,15 +63,29 @@ def rebuild(logs: ExportLogs, partitions: Collection[Partition]) -> RebuildRepor
             results = list(pool.map(partial(_read_file, logs), entries))
         files = [file for file in results if isinstance(file, PlainFile)]
         problems += [fault for fault in results if isinstance(fault, str)]
-        problems += _problems([written for file in files for written in file.written])
+        written = [original for file in files for original in file.written]
+        topic_ids = {file.topic_id for file in written}
+        problems += _problems(written)
+    if topic_ids - {partition.topic_id for partition in partitions}:
+        problems.append(
+            "topics were deleted or recreated since: start a new job with a `table.export.cluster` of its own"
+        )
     if problems:
         return RebuildReport(tuple(sorted(problems)))
     types: dict[str, dict[str, int]] = {}
     for name in sorted({file.type for file in files}):
         of_type = [file for file in files if file.type == name]
         _create_log(logs, name, of_type)
-        types[name] = {"files": len(of_type), "rows": sum(file.rows for file in of_type)}
+        types[name] = {"files": len(of_type), "rows": sum(file.committed.rows for file in of_type)}
     return replace(_restore_job(logs, partitions), types=types)
+
+
+def _started_by_type(logs: ExportLogs) -> dict[str, set[PartitionId]]:
+    """The partitions of which the logs of types have positions."""
+    states = {
+        name: parse_state(log.version, log.transactions(), log.job).started() for name, log in logs.type_logs().items()
+    }
+    return {name: started for name, state in states.items() if (started := {key for key, _ in state})}
 
 
 def _data_files(logs: ExportLogs) -> list[Entry]:
@@ -124,31 +139,23 @@ class WrittenFile(
 
 @dataclass(frozen=True, slots=True)
 class PlainFile:
-    """A visible file: the files of slices and replays whose rows it holds are itself, or those that it replaces."""
+    """A visible file as the log of its type names it."""
 
-    path: str
-    size_bytes: int
     type: str
-    day: str
-    rows: int
+    committed: StagedFile
     schema: pa.Schema
     written: Sequence[WrittenFile]
-
-    @property
-    def committed(self) -> StagedFile:
-        """The file as the log of its type names it."""
-        values: dict[str, str | None] = {DAY_FOLDER: self.day, STAGED: self.path.rsplit("/", 1)[-1]}
-        return StagedFile("", 0, self.path, self.rows, self.size_bytes, values, json.dumps({"numRecords": self.rows}))
+    """The files of slices and replays whose rows it holds: itself, or those that it replaces."""
 
 
 def _read_file(logs: ExportLogs, entry: Entry) -> PlainFile | str | None:
     """A file by its name and footer, or what is wrong with it; None for one of another job whose claims were lost."""
-    path, (name, day) = entry.path, type_and_day(entry.path) or ("", "")
+    path, size_bytes, (name, day) = entry.path, entry.size_bytes, type_and_day(entry.path) or ("", "")
     try:
         footer = read_footer(logs.storage, path)
         if footer.facts.get("job", logs.job.name) != logs.job.name:
             return None
-        written = [msgspec.convert(facts, WrittenFile) for facts in footer.replaced(path, entry.size_bytes)]
+        written = [msgspec.convert(facts, WrittenFile) for facts in footer.replaced(path, size_bytes)]
     except (PenstockError, msgspec.ValidationError) as error:
         return f"{path}: its footer does not name the slice that wrote it: {error}"
     if name not in logs.export.types:
@@ -158,7 +165,9 @@ def _read_file(logs: ExportLogs, entry: Entry) -> PlainFile | str | None:
     agree = all(_is_named(logs, file) and (file.type, file.day) == (name, day) for file in written)
     if not agree or sum(file.rows for file in written) != footer.rows:
         return f"{path}: its name and its footer disagree"
-    return PlainFile(path, entry.size_bytes, name, day, footer.rows, footer.schema, written)
+    values: dict[str, str | None] = {DAY_FOLDER: day, STAGED: path.rsplit("/", 1)[-1]}
+    committed = StagedFile("", 0, path, footer.rows, size_bytes, values, json.dumps({"numRecords": footer.rows}))
+    return PlainFile(name, committed, footer.schema, written)
 
 
 def _is_named(logs: ExportLogs, file: WrittenFile) -> bool:
@@ -171,50 +180,45 @@ def _is_named(logs: ExportLogs, file: WrittenFile) -> bool:
 
 def _problems(written: Sequence[WrittenFile]) -> Iterator[str]:
     """What is missing or duplicated among all files of all types."""
-    for path, count in Counter(file.path for file in written).items():
-        if count > 1:
-            yield f"{path}: its rows are also in a compacted file: move one away"
     chains: dict[tuple[Partition, str], list[WrittenFile]] = defaultdict(list)
     batches: dict[tuple[Partition, str], list[WrittenFile]] = defaultdict(list)
     for file in sorted(written, key=lambda file: (bool(file.run), file.start, file.batch)):
         chains[file.partition, file.type].append(file)
         if not file.run:
             batches[file.partition, file.batch].append(file)
-    for (place, name), files in chains.items():
-        yield from (f"{place} offsets {problem}" for problem in _gaps(name, files))
-    for (place, _), files in batches.items():
-        yield from (f"{place} offsets {problem}" for problem in _missing_of_batch(files))
+    paths = Counter(file.path for file in written)
+    for files in chains.values():
+        end, batch = 0, ""
+        for file in files:
+            after = file.after or 0
+            # Replays are last: they may follow any slice.
+            follows = after <= end if file.run else file.batch == batch or after == end <= file.start
+            if not follows or paths[file.path] > 1:
+                yield _problem(file)
+            if not file.run:
+                end, batch = file.place[1], file.batch
+    for files in batches.values():
+        yield from _problems_of_batch(files)
 
 
-def _gaps(name: str, files: Sequence[WrittenFile]) -> Iterator[str]:
-    """Slices of a type that are missing in a partition, or that two batches wrote; replays are last."""
-    end, batch = 0, ""
-    for file in files:
-        after = file.after or 0
-        if file.batch == batch:
-            continue
-        if not file.run and file.start < end:
-            yield f"{file.start} to {end - 1}: two batches wrote rows of {name}: {file.path}"
-        elif after > end or (after < end and not file.run):
-            last = (after or file.start) - 1
-            yield f"{end} to {last}: files of {name} are missing before {file.path}"
-        if not file.run:
-            end, batch = file.place[1], file.batch
+def _problem(file: WrittenFile) -> str:
+    place = f"{file.partition} offsets {file.after or 0} to {file.offsets[1] - 1}"
+    return f"{place}: rows of {file.type} are missing or duplicated near {file.path}"
 
 
-def _missing_of_batch(files: Sequence[WrittenFile]) -> Iterator[str]:
-    """What is missing of a batch in one partition: its files count each other."""
+def _problems_of_batch(files: Sequence[WrittenFile]) -> Iterator[str]:
+    """What is missing or duplicated of a batch in one partition: its files count each other."""
     counts = Counter((file.piece, file.type) for file in files)
     expected = {file.piece: file.types for file in sorted(files, key=lambda file: file.types is not None)}
-    for (start, end), types in expected.items():
-        # A type without any file failed, or did not take part.
-        for name in {file.type for file in files}:
-            count, written = counts[(start, end), name], "an unknown number" if types is None else types.get(name, 0)
-            if count != written:
-                yield f"{start} to {end - 1}: {count} files of {name} exist, {written} were written"
+    # A type without any file failed, or did not take part.
+    of_type = {file.type: file for file in files}
+    for name, file in of_type.items():
+        if any(types is None or types.get(name, 0) != counts[piece, name] for piece, types in expected.items()):
+            yield _problem(file)
     first = files[0]
     if len(expected) < first.pieces:
-        yield f"{first.place[0]} to {first.place[1] - 1}: a part of the slice left no file: {first.path}"
+        start, end = first.place
+        yield f"{first.partition} offsets {start} to {end - 1}: a part of the slice left no file: {first.path}"
 
 
 def _create_log(logs: ExportLogs, name: str, files: Sequence[PlainFile]) -> None:
@@ -224,20 +228,17 @@ def _create_log(logs: ExportLogs, name: str, files: Sequence[PlainFile]) -> None
     logs.add_columns(name, pa.schema([field for field in schema if folded(field.name) not in computed]))
     log = logs.find_type_log(name)
     assert log is not None
-    partitions: dict[Partition, list[WrittenFile]] = defaultdict(list)
-    for file in files:
-        for written in file.written:
-            partitions[written.partition].append(written)
+    written = [original for file in files for original in file.written]
     parts = []
-    for partition, of_partition in partitions.items():
+    for partition in sorted({file.partition for file in written}):
+        of_partition = [file for file in written if file.partition == partition]
         # The position is beyond bad records that were replayed later.
         starts, ends = zip(*(file.offsets for file in of_partition), strict=True)
-        rows, slice_ends = sum(file.rows for file in of_partition), [file.place[1] for file in of_partition]
-        numbers = Numbers(latest={FILES_END: max(slice_ends)} if any(slice_ends) else {})
+        rows, slice_end = sum(file.rows for file in of_partition), max(file.place[1] for file in of_partition)
+        numbers = Numbers(latest={FILES_END: slice_end} if slice_end else {})
         piece = Slice(partition, min(starts), max(ends), min(starts))
         parts.append(SlicePart(piece, 0, Counts(read=rows, written=rows), numbers=numbers, begins=True))
-    extra = {day_key(job, file.day): 0 for file in files}
-    extra[replay_key(job)] = max(file.run for of_partition in partitions.values() for file in of_partition)
+    extra = {day_key(job, file.day): 0 for file in written} | {replay_key(job): max(file.run for file in written)}
     log.commit(Proposal(job, new_batch_id(), tuple(parts), extra, files=tuple(file.committed for file in files)))
 
 
@@ -250,32 +251,17 @@ def _restore_job(logs: ExportLogs, partitions: Collection[Partition]) -> Rebuild
     types = logs.type_logs()
     run = max(map(run_number, types.values()), default=0)
     extra = {type_key(job, name): logs.log_id(name) for name in logs.export.types} | {replay_key(job): run}
-    states = [parse_state(log.version, log.transactions(), job).partitions for log in types.values()]
-    keys = sorted({key for state in states for key, counted in state.items() if counted.position is not None})
+    positions, parts = {}, []
     topics = {partition.topic_id: partition.topic for partition in partitions}
-    finals = [parse_final_name(file.path) for log in types.values() for file in log.active_files()]
-    for topic_id, topic in topics.items():
-        is_read = topic_id in (read_id for read_id, _ in keys)
-        incarnations = [final.incarnation for final in finals if final and final.space == logs.space_of(topic)]
-        if incarnations or is_read:
-            # The next start notices a topic that was recreated meanwhile.
-            extra[topic_key(job, topic)] = topic_fingerprint(topic_id if is_read else UNKNOWN_TOPIC)
-            extra[incarnation_key(job, topic)] = max(incarnations, default=1)
-    positions, notes, parts = {}, [_QUARANTINE_NOTE], []
-    for topic_id, number in keys:
-        partition = Partition(topics.get(topic_id, UNKNOWN_TOPIC), topic_id, number)
+    for topic_id, number in sorted(set().union(*_started_by_type(logs).values())):
+        partition = Partition(topics[topic_id], topic_id, number)
         origins = [logs.counted(name, partition).origin for name in types]
         # Where no log of a type has a position, it is read from where the job began.
         begun = min(origin for origin in origins if origin is not None)
         begun = 0 if logs.job.log.start == "earliest" else begun
-        ends = [logs.counted(name, partition).position or begun for name in logs.export.types]
-        if topic_id in topics:
-            position = positions[str(partition)] = min(ends)
-        else:
-            position = max(ends)
-            notes.append(
-                f"{partition} of topic id {topic_id} is not read again: types may lack records before {position}"
-            )
+        position = min(logs.counted(name, partition).position or begun for name in logs.export.types)
+        positions[str(partition)] = position
+        extra[topic_key(job, partition.topic)] = topic_fingerprint(partition.topic_id)
         totals = type_totals(logs, partition)
         # Former bad records are not in the new quarantine: in the sum over all logs, they count as filtered.
         former = totals.quarantined - totals.replayed
@@ -286,4 +272,4 @@ def _restore_job(logs: ExportLogs, partitions: Collection[Partition]) -> Rebuild
     marks = {key: mark for name, log in types.items() for key, mark in listed_marks(log, name).items()}
     discard(logs.job, Listings(job_log.quarantine_url, {**marks, replay_key(job): run}, run), logs.environment)
     job_log.commit(Proposal(job, new_batch_id(), tuple(parts), extra))
-    return RebuildReport(positions=positions, notes=tuple(notes))
+    return RebuildReport(positions=positions, notes=(_QUARANTINE_NOTE,))

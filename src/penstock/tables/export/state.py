@@ -21,8 +21,6 @@ MILLIS_PER_SECOND = 1000
 MILLIS_PER_DAY = 86_400 * MILLIS_PER_SECOND
 EVENT_MS = "event_ms"
 """The number of a partition that holds its highest event time."""
-UNKNOWN_TOPIC = "?"
-"""The name of a topic that was recreated since."""
 Day = str
 """`YYYY-MM-DD`, in UTC."""
 Days = Mapping[Day, int]
@@ -76,9 +74,7 @@ class ExportState:
     version: int = -1
     partitions: Mapping[PartitionId, JobPartition] = field(default_factory=dict)
     fingerprints: Mapping[str, int] = field(default_factory=dict)
-    """Of the current id of each topic."""
-    incarnations: Mapping[str, int] = field(default_factory=dict)
-    """How often each topic was created."""
+    """Of the id of each topic."""
     types: Mapping[str, int] = field(default_factory=dict)
     """With the fingerprint of each log's id; 0 while a type has none, because its columns are not known yet."""
     routing: int | None = None
@@ -87,28 +83,25 @@ class ExportState:
         return self.partitions.get((partition.topic_id, partition.number), JobPartition())
 
     def partition_of(self, key: PartitionId) -> Partition:
-        """The partition with the name of its topic; `UNKNOWN_TOPIC` if the topic was recreated since."""
+        """The partition with the name of its topic."""
         names = (topic for topic, number in self.fingerprints.items() if number == topic_fingerprint(key[0]))
-        return Partition(next(names, UNKNOWN_TOPIC), *key)
+        return Partition(next(names, "?"), *key)
 
-    def current(self) -> Iterator[tuple[PartitionId, JobPartition]]:
-        """The started partitions of topics as they are now."""
-        present = set(self.fingerprints.values())
-        for key, partition in self.partitions.items():
-            if partition.position is not None and topic_fingerprint(key[0]) in present:
-                yield key, partition
+    def started(self) -> Iterator[tuple[PartitionId, JobPartition]]:
+        """The started partitions."""
+        return ((key, partition) for key, partition in self.partitions.items() if partition.position is not None)
 
     def watermark_of(self, name: str, now_ms: int | None = None) -> int | None:
         """The event time up to which a type is complete: the least over all partitions; None while one has none.
 
         With `now_ms` it is not beyond that: a process whose clock was ahead may have left event times of the future.
         """
-        marks = [partition.watermark_of(name) for _, partition in self.current()]
+        marks = [partition.watermark_of(name) for _, partition in self.started()]
         return _least(marks if now_ms is None or not marks else [*marks, now_ms])
 
     def present_watermark(self) -> int | None:
         """The watermark of a partition that is created later: it reopens no complete day."""
-        return _least([partition.watermark_ms for _, partition in self.current()])
+        return _least([partition.watermark_ms for _, partition in self.started()])
 
 
 def _least(marks: Sequence[int | None]) -> int | None:
@@ -129,10 +122,6 @@ def routing_key(job: str) -> str:
     return f"{job}#routing"
 
 
-def incarnation_key(job: str, topic: str) -> str:
-    return f"{job}/{topic}#incarnation"
-
-
 def lag_numbers(job: str, partition: Partition, lags: Mapping[str, Lag]) -> dict[str, int]:
     """The numbers of lags; a watermark that is None was never known in this partition, so none has to be cleared."""
     return {
@@ -146,20 +135,20 @@ def lag_numbers(job: str, partition: Partition, lags: Mapping[str, Lag]) -> dict
 def parse_state(version: int, numbers: Mapping[str, int], job: str) -> ExportState:
     """The state from all app transactions of the job log."""
     of_partition = re.compile(rf"{re.escape(job)}/([^/#]+)/(\d+)(?:#(.+))?")
-    of_topic = re.compile(rf"{re.escape(job)}/([^/#]+)#(id|incarnation)")
+    of_topic = re.compile(rf"{re.escape(job)}/([^/#]+)#id")
     type_prefix = type_key(job, "")
     fields: dict[PartitionId, dict[str, int]] = {}
-    topics: dict[str, dict[str, int]] = {"id": {}, "incarnation": {}}
+    topics: dict[str, int] = {}
     types: dict[str, int] = {}
     for key, number in numbers.items():
         if (match := of_partition.fullmatch(key)) is not None:
             fields.setdefault((match[1], int(match[2])), {})[match[3] or "position"] = number
         elif (match := of_topic.fullmatch(key)) is not None:
-            topics[match[2]][match[1]] = number
+            topics[match[1]] = number
         elif key.startswith(type_prefix):
             types[key.removeprefix(type_prefix)] = number
     partitions = {key: _parse_partition(of_key) for key, of_key in fields.items()}
-    return ExportState(version, partitions, topics["id"], topics["incarnation"], types, numbers.get(routing_key(job)))
+    return ExportState(version, partitions, topics, types, numbers.get(routing_key(job)))
 
 
 def _parse_partition(numbers: Mapping[str, int]) -> JobPartition:

@@ -82,7 +82,7 @@ def _lagging(table: ExportTable, state: ExportState, pending: Pending) -> Iterat
     """The types that need a person; a type that only waits for its rotation does not."""
     for name in sorted(state.types):
         rotation = table.logs.export.types[name].rotation if name in table.logs.export.types else None
-        lags = [partition.lags[name] for _, partition in state.current() if name in partition.lags]
+        lags = [partition.lags[name] for _, partition in state.started() if name in partition.lags]
         due = [lag for lag in lags if is_rotation_due(rotation, lag, table.environment.now())]
         if due:
             since, deferred = instant(min(lag.since_ms for lag in due)), sum(lag.deferred for lag in due)
@@ -135,7 +135,7 @@ def _day_answer(table: ExportTable, state: ExportState, name: str, day: Day, pen
     needed_ms = table.markers.needed_ms(name, day)
     needed, mark = instant(needed_ms), instant(table.markers.watermark_of(name))
     answer = DayState.REOPENED if table.logs.days_of(name).get(day) else DayState.OPEN
-    marks = {state.partition_of(key): partition.watermark_of(name) for key, partition in sorted(state.current())}
+    marks = {state.partition_of(key): partition.watermark_of(name) for key, partition in sorted(state.started())}
     if name in table.logs.unreadable:
         reason = f"the log of the type cannot be read: {table.logs.unreadable[name]}"
     elif not marks:

@@ -10,8 +10,6 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.job.spec import job_of
-from penstock.lake.state import Totals
-from penstock.logs.log import Partition
 from penstock.tables.export.finishing import refuse_unnamed_files
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.spec import ExportSpec
@@ -125,23 +123,6 @@ def test_reordering_types_in_the_job_file_keeps_the_route(tmp_path: Path) -> Non
     assert logs_of(changed).routing() == logs_of(root.job_path).routing()
 
 
-# recreated topics
-
-
-def test_a_recreated_topic_gets_new_file_names_and_waiting_records_count_as_vanished(tmp_path: Path) -> None:
-    root = filled(tmp_path)
-    root.write(ZERO, 34, 40, {("order", WEDNESDAY): [34]}, deferred={"click": range(35, 40)})
-    again = Partition("shop", "topicB", 0)
-    root.start(again)
-    former = root.state.job.partitions[ZERO.topic_id, 0]
-    assert former.lags == {}
-    assert (former.totals.deferred, former.totals.vanished) == (0, 5)
-    root.write(again, 0, 6, {("order", WEDNESDAY): range(6)})
-    assert f"order/day={WEDNESDAY}/shop.0~2.5.parquet" in root.files()
-    assert root.state.job.incarnations == {"shop": 2}
-    assert root.state.job.partitions[again.topic_id, 0].totals == Totals(read=6)
-
-
 # lost logs
 
 
@@ -182,10 +163,3 @@ def test_an_older_copy_of_the_logs_is_refused(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "copy", home)
     with pytest.raises(UserError, match=r"order/.*shop\.0\.39\.parquet"):
         refuse_unnamed_files(logs_of(root.job_path))
-
-
-def test_files_of_other_programs_do_not_stop_the_job(tmp_path: Path) -> None:
-    root = filled(tmp_path)
-    foreign = root.lake / f"order/day={WEDNESDAY}/shop.0.99.parquet"
-    foreign.write_bytes(b"foreign")
-    refuse_unnamed_files(logs_of(root.job_path))

@@ -10,14 +10,12 @@ from penstock.tables.export.names import FinalName, final_name, name_space, pars
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("events.123.12.parquet", FinalName("events.", 123, 1, 12)),
-        ("A/day=2026-03-01/events.123.12.parquet", FinalName("events.", 123, 1, 12)),
-        ("a.0.0.parquet", FinalName("a.", 0, 1, 0)),
-        ("a.42~2.22.parquet", FinalName("a.", 42, 2, 22)),
-        ("pa4.events.123.13.parquet", FinalName("pa4.events.", 123, 1, 13)),
-        ("pa4.events.123~3.13.parquet", FinalName("pa4.events.", 123, 3, 13)),
-        ("topic.7.123.13.parquet", FinalName("topic.7.", 123, 1, 13)),
-        ("~_topic.7.13.parquet", FinalName("~_topic.", 7, 1, 13)),
+        ("events.123.12.parquet", FinalName("events.", 123, 12)),
+        ("A/day=2026-03-01/events.123.12.parquet", FinalName("events.", 123, 12)),
+        ("a.0.0.parquet", FinalName("a.", 0, 0)),
+        ("pa4.events.123.13.parquet", FinalName("pa4.events.", 123, 13)),
+        ("topic.7.123.13.parquet", FinalName("topic.7.", 123, 13)),
+        ("~_topic.7.13.parquet", FinalName("~_topic.", 7, 13)),
     ],
 )
 def test_a_file_name_holds_partition_and_last_offset(path: str, expected: FinalName) -> None:
@@ -67,26 +65,24 @@ def test_several_partitions_and_clusters_in_one_folder_are_distinguished() -> No
 
 
 @pytest.mark.parametrize("cluster", ["", "pa4", "_pa4"])
-@pytest.mark.parametrize("incarnation", [1, 2])
-def test_a_file_name_is_parsed_back_into_its_parts(cluster: str, incarnation: int) -> None:
+def test_a_file_name_is_parsed_back_into_its_parts(cluster: str) -> None:
     space = name_space(cluster, "events")
-    assert parse_final_name(final_name(space, 123, incarnation, 9)) == FinalName(space, 123, incarnation, 9)
+    assert parse_final_name(final_name(space, 123, 9)) == FinalName(space, 123, 9)
 
 
-def test_incarnations_clusters_and_topics_never_share_a_name() -> None:
+def test_clusters_and_topics_never_share_a_name() -> None:
     names = [
-        final_name(name_space(cluster, topic), 123, incarnation, 9)
+        final_name(name_space(cluster, topic), 123, 9)
         for cluster in ("", "pa4", "am5")
         for topic in ("events", "other")
-        for incarnation in (1, 2)
     ]
-    assert len(set(names)) == len(names) == 12
+    assert len(set(names)) == len(names) == 6
 
 
 @pytest.mark.parametrize(("cluster", "topic"), [("", "_events"), ("", ".events"), ("_pa4", "events"), ("", "events")])
 def test_no_file_name_is_hidden_from_readers(cluster: str, topic: str) -> None:
     """Spark and Hive take files that begin with an underscore or a dot for hidden."""
     space = name_space(cluster, topic)
-    name = final_name(space, 0, 1, 9)
+    name = final_name(space, 0, 9)
     assert not name.startswith(("_", "."))
-    assert parse_final_name(name) == FinalName(space, 0, 1, 9)
+    assert parse_final_name(name) == FinalName(space, 0, 9)

@@ -15,13 +15,11 @@ from penstock.lake.state import TOTAL_NAMES, Totals
 from penstock.logs.log import Partition, Slice
 from penstock.tables.export.state import (
     EVENT_MS,
-    UNKNOWN_TOPIC,
     ExportState,
     JobPartition,
     Lag,
     caught_up,
     deferred_lags,
-    incarnation_key,
     lag_numbers,
     parse_state,
     routing_key,
@@ -55,7 +53,6 @@ def test_the_state_is_read_back_from_the_numbers_of_the_log() -> None:
         **{field_key(JOB, ZERO, name): getattr(totals, name) for name in TOTAL_NAMES},
         **lag_numbers(JOB, ZERO, {"order.new": lag}),
         topic_key(JOB, "events"): topic_fingerprint("topic-A"),
-        incarnation_key(JOB, "events"): 2,
         type_key(JOB, "order.new"): 77,
         type_key(JOB, "view"): 0,
         routing_key(JOB): 99,
@@ -66,7 +63,6 @@ def test_the_state_is_read_back_from_the_numbers_of_the_log() -> None:
         6,
         {KEY: JobPartition(20, 2, 4, totals, 5_000, {"order.new": lag})},
         {"events": topic_fingerprint("topic-A")},
-        {"events": 2},
         {"order.new": 77, "view": 0},
         99,
     )
@@ -119,11 +115,9 @@ def test_a_type_that_lags_keeps_its_own_event_time() -> None:
     assert (state.watermark_of("a"), state.watermark_of("b")) == (100, 900)
 
 
-def test_partitions_of_a_recreated_topic_and_fenced_ones_hold_nothing_back() -> None:
-    former, fenced = JobPartition(5, watermark_ms=1), JobPartition(token=3)
-    state = state_of({FORMER: former, ONE: fenced, ZERO: JobPartition(5, watermark_ms=900)})
+def test_fenced_partitions_hold_nothing_back() -> None:
+    state = state_of({ONE: JobPartition(token=3), ZERO: JobPartition(5, watermark_ms=900)})
     assert state.watermark_of("a") == 900
-    assert state.partition_of(("topic-0", 0)).topic == UNKNOWN_TOPIC
     assert state.partition_of(KEY) == ZERO
 
 

@@ -229,8 +229,8 @@ def test_late_rows_wait_while_the_marker_of_their_day_cannot_be_removed(tmp_path
 
 def test_rows_are_written_although_a_marker_cannot_be_put(tmp_path: Path) -> None:
     root = ExportRoot(job_file(tmp_path))
-    (root.lake / "_penstock/shop/complete").write_text("in the way")
     root.start(ZERO)
+    watched(root, refuse_markers)
     root.write(ZERO, 0, 5, {("order", MONDAY): range(5)}, watermark=WEDNESDAY)
     root.write(ZERO, 5, 6, {("order", MONDAY): [5]})
     assert rows_in(root.lake) == root.expected
