@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from penstock.environment import new_batch_id
-from penstock.job.spec import DaysSpec
 from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.tables.export.spec import Rotation
 from penstock.tables.export.state import MILLIS_PER_SECOND, ExportState, Lag
@@ -58,28 +57,22 @@ def is_rotation_due(rotation: Rotation | None, lag: Lag, now: float) -> bool:
     return now - lag.since_ms / MILLIS_PER_SECOND >= rotation.seconds
 
 
-@dataclass(slots=True)
-class IdlePartitions:
-    """Since when partitions are read to their end."""
+def idle_event_times(
+    state: ExportState, ends: Mapping[Partition, int], now: float, idle_seconds: float, since: dict[Partition, float]
+) -> dict[Partition, int]:
+    """The event times, in milliseconds, of partitions that are idle for long enough: they follow the clock.
 
-    days: DaysSpec
-    since: dict[Partition, float] = field(default_factory=dict)
-
-    def event_times(self, state: ExportState, ends: Mapping[Partition, int], now: float) -> dict[Partition, int]:
-        """The event times, in milliseconds, of partitions that were idle for long enough: they follow the clock.
-
-        They do so in steps of the idle time, all at once, so that commits without rows are rare.
-        """
-        idle: dict[Partition, int] = {}
-        idle_ms = int(self.days.idle_seconds * MILLIS_PER_SECOND)
-        passed_ms = int(now * MILLIS_PER_SECOND) - idle_ms
-        step_ms = passed_ms // idle_ms * idle_ms
-        for partition, end in ends.items():
-            counted = state.of(partition)
-            if counted.position != end:
-                self.since.pop(partition, None)
-            elif now - self.since.setdefault(partition, now) >= self.days.idle_seconds and (
-                counted.watermark_ms is None or counted.watermark_ms < step_ms
-            ):
-                idle[partition] = passed_ms
-        return idle
+    They do so in steps of that time, all at once, so that commits without rows are rare. `since` holds since when
+    partitions are known to be read to their end.
+    """
+    idle: dict[Partition, int] = {}
+    idle_ms = int(idle_seconds * MILLIS_PER_SECOND)
+    passed_ms = int(now * MILLIS_PER_SECOND) - idle_ms
+    step_ms = passed_ms // idle_ms * idle_ms
+    for partition, end in ends.items():
+        position, mark_ms = state.of(partition).position, state.of(partition).watermark_ms
+        if position != end:
+            since.pop(partition, None)
+        elif now - since.setdefault(partition, now) >= idle_seconds and (mark_ms is None or mark_ms < step_ms):
+            idle[partition] = passed_ms
+    return idle

@@ -18,12 +18,7 @@ from penstock.logs.log import Batch, Bounds, Partition, Piece, Slice
 from penstock.plan import records_per_batch_max
 from penstock.quarantine.table import Quarantine
 from penstock.staging.reports import Gathered
-from penstock.tables.export.catch_up import (
-    CatchUpBatch,
-    IdlePartitions,
-    is_rotation_due,
-    next_catch_up,
-)
+from penstock.tables.export.catch_up import CatchUpBatch, idle_event_times, is_rotation_due, next_catch_up
 from penstock.tables.export.commits import Commits, RoutedPart
 from penstock.tables.export.finishing import Finishing, claim_names
 from penstock.tables.export.logs import ExportLogs
@@ -100,7 +95,7 @@ class Export(ExportTable):
         self.spec = logs.export
         self.quarantine = quarantine
         self.failing: dict[str, Failure] = {}
-        self._idle = IdlePartitions(self.spec.days)
+        self._idle_since: dict[Partition, float] = {}
         self._owned: set[Partition] = set()
         self._is_finished = False
         """Whether all commits up to now are finished, as far as this process knows."""
@@ -167,7 +162,8 @@ class Export(ExportTable):
             # A failed type is tried as soon as its pause is over.
             return view.flush_now or name in self.failing or is_rotation_due(spec.rotation, lag, view.now)
 
-        self.raise_event_times(self._idle.event_times(state, self._ends, view.now))
+        idle_seconds = self.spec.days.idle_seconds
+        self.raise_event_times(idle_event_times(state, self._ends, view.now, idle_seconds, self._idle_since))
         batch = next_catch_up(state, bounds, is_due, records_per_batch_max(self.job.flush, view.record_bytes))
         if batch is None and view.idle:
             if view.flush_now and self.failing:

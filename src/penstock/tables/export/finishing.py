@@ -231,12 +231,20 @@ def refuse_unnamed_files(logs: ExportLogs) -> None:
         # Another process may have committed them meanwhile.
         logs.type_logs(refresh=True)
         logs.state()
-    for path in (path for name, path in paths if _is_beyond(logs, name, path)):
+    for path in (path for name, path in paths if _is_beyond(logs, name, path) and _is_of_penstock(logs, path)):
         raise UserError(
             f"{logs.export.path} has data files such as {path} that the logs of the job do not name",
             detail="the logs were lost, or are older than the files: records would be written again",
-            hint=f"{LOST}; move a file of another program away; if table.export.cluster was changed, set it as it was",
+            hint=f"{LOST}; if table.export.cluster was changed, set it to what it was",
         )
+
+
+def _is_of_penstock(logs: ExportLogs, path: str) -> bool:
+    """Whether Penstock wrote a file, by its footer: other programs may use such names too."""
+    try:
+        return bool(read_footer(logs.storage, path).facts)
+    except (NotFoundError, InvariantError):
+        return False
 
 
 def _is_beyond(logs: ExportLogs, name: str, path: str) -> bool:

@@ -8,7 +8,7 @@ was staged as a partition value. A staged file that an active entry names is ren
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ from penstock.errors import PenstockError, UserError
 from penstock.flow.columns.computed import output_type
 from penstock.flow.columns.fitting import folded, grown, respelled
 from penstock.job.spec import DAY_FOLDER, JobSpec
-from penstock.lake.delta.keys import fingerprint, flow_key
+from penstock.lake.delta.keys import fingerprint, flow_key, jobs_with_positions
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import TablePlace, fit
 from penstock.lake.delta.table import Change, DeltaLog, find_table, open_or_create
@@ -282,27 +282,19 @@ class ExportLogs:
             )
 
     def _refuse_lost_logs(self, state: ExportState) -> None:
-        """A log that was lost or replaced would let records be written twice (RULES E6)."""
-        if not state.partitions:
-            for name, log in self.type_logs().items():
-                if any(key.startswith(f"{self.job.name}/") for key in log.transactions()):
-                    raise UserError(
-                        f"the log of type {name} has positions of the job {self.job.name}, whose own log is missing",
-                        detail="without the job log, records would be written again",
-                        hint=LOST,
-                    )
-        for name in self.replaced_logs(state):
-            raise UserError(
-                f"the log of type {name} at {self.type_place(name).path} is not the one that the job wrote",
-                detail="it was deleted or replaced; its records would be written again, or be missing",
-                hint=LOST,
-            )
+        """Records would be written again, or be missing (RULES E6)."""
+        for fault in self.lost_logs(state):
+            raise UserError(fault, detail="its records would be written again, or be missing", hint=LOST)
 
-    def replaced_logs(self, state: ExportState) -> list[str]:
-        """The types whose logs were replaced or deleted."""
-        entered = {name: log_id for name, log_id in state.types.items() if log_id and name in self.export.types}
-        replaced = [name for name, log_id in entered.items() if self.log_id(name) != log_id]
-        return [name for name in replaced if name not in self.unreadable]
+    def lost_logs(self, state: ExportState) -> Iterator[str]:
+        """What shows that the job log, or the log of a type, was deleted or replaced."""
+        for name, log in self.type_logs().items() if not state.partitions else ():
+            if self.job.name in jobs_with_positions(log.transactions()):
+                yield f"the log of type {name} has positions of the job {self.job.name}, whose own log is missing"
+        for name, entered in state.types.items():
+            is_lost = entered and name in self.export.types and self.log_id(name) != entered
+            if is_lost and name not in self.unreadable:
+                yield f"the log of type {name} is not the one that the job wrote: it was deleted or replaced"
 
 
 _PARTITIONS = frozenset({DAY_FOLDER, STAGED})

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UserError
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.monitoring import DayComplete, DayMarkerFailed, DayOpenedAgain
 from penstock.tables.export.names import TypeDay
@@ -75,10 +75,17 @@ class DayMarkers:
                 try:
                     self.logs.storage.delete(path)
                 except PenstockError:
-                    # Where no marker could be written, there is none to remove.
-                    if self.logs.storage.exists(path):
+                    # Where no marker could be written, there is none to remove, unless another process wrote one.
+                    if self._exists(path):
                         raise
                 self._marked.discard((name, day))
+
+    def _exists(self, path: str) -> bool:
+        try:
+            return self.logs.storage.exists(path)
+        except UserError:
+            # A plain file is in place of the folder: no marker can exist below it.
+            return False
 
     def put(self, names: Iterable[str], pending_days: Callable[[str], Collection[Day]]) -> None:
         """Mark the days that are complete, unless they are marked or `pending_days` has files of them."""

@@ -199,8 +199,7 @@ def _job_faults(logs: ExportLogs) -> Iterator[str]:
     state = logs.cached_state()
     for name, reason in sorted(logs.unreadable.items()):
         yield f"type {name} cannot be read: {reason}"
-    for name in logs.replaced_logs(state):
-        yield f"the log of type {name} is not the one that the job wrote: it was deleted or replaced"
+    yield from logs.lost_logs(state)
     if unnamed := sorted(state.types.keys() - logs.export.types.keys()):
         yield f"the job file does not name the types {', '.join(unnamed)}: their rows are not checked"
     for key, counted in sorted(state.partitions.items()):

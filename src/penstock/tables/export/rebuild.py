@@ -158,13 +158,9 @@ def _read_file(logs: ExportLogs, entry: Entry) -> PlainFile | str | None:
         written = [msgspec.convert(facts, WrittenFile) for facts in footer.replaced(path, size_bytes)]
     except (PenstockError, msgspec.ValidationError) as error:
         return f"{path}: its footer does not name the slice that wrote it: {error}"
-    if name not in logs.export.types:
-        return f"{path}: the job file does not name the type {name}"
-    if others := {file.topic for file in written} - set(logs.job.log.topics):
-        return f"{path}: the job file does not name the topic {', '.join(others)}"
     agree = all(_is_named(logs, file) and (file.type, file.day) == (name, day) for file in written)
-    if not agree or sum(file.rows for file in written) != footer.rows:
-        return f"{path}: its name and its footer disagree"
+    if name not in logs.export.types or not agree or sum(file.rows for file in written) != footer.rows:
+        return f"{path}: its name, its footer, and the types, topics and cluster of the job file disagree"
     values: dict[str, str | None] = {DAY_FOLDER: day, STAGED: path.rsplit("/", 1)[-1]}
     committed = StagedFile("", 0, path, footer.rows, size_bytes, values, json.dumps({"numRecords": footer.rows}))
     return PlainFile(name, committed, footer.schema, written)
@@ -174,8 +170,10 @@ def _is_named(logs: ExportLogs, file: WrittenFile) -> bool:
     """Whether a file, which may be replaced by now, has the name that its footer gives it."""
     final = parse_final_name(file.path)
     named = None if final is None else (final.space, final.partition, final.last_offset)
-    of_slice = (logs.space_of(file.topic), file.number, file.last)
-    return file.path.startswith(f"{day_folder(file.type, file.day)}/") and (bool(file.run) or named == of_slice)
+    is_named = bool(file.run) or named == (logs.space_of(file.topic), file.number, file.last)
+    return (
+        is_named and file.topic in logs.job.log.topics and file.path.startswith(day_folder(file.type, file.day) + "/")
+    )
 
 
 def _problems(written: Sequence[WrittenFile]) -> Iterator[str]:

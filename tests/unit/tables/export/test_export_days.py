@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock.environment import Environment
-from penstock.job.spec import DaysSpec
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.tables.export.catch_up import IdlePartitions
+from penstock.logs.log import Partition
+from penstock.tables.export.catch_up import idle_event_times
 from penstock.tables.export.state import ExportState, JobPartition, day_key, end_ms, needed_ms, parse_days
 from tests.support.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, noon_ms
 from tests.support.pipes import Recorder
@@ -50,11 +50,11 @@ def test_an_idle_partition_follows_the_clock_in_steps_of_the_idle_time() -> None
     ):
         partition = JobPartition(5, watermark_ms=mark_ms)
         state = ExportState(1, {(ZERO.topic_id, ZERO.number): partition}, {"shop": topic_fingerprint(ZERO.topic_id)})
-        idle = IdlePartitions(DaysSpec(idle_seconds=300.0))
-        assert not idle.event_times(state, {ZERO: 5}, begun), "it is not idle for long enough"
-        assert idle.event_times(state, {ZERO: 5}, now) == expected, "at most one commit in five minutes"
-        assert not idle.event_times(state, {ZERO: 6}, now), "it is not read to its end"
-        assert not idle.event_times(state, {ZERO: 5}, now), "it is idle only since now"
+        since: dict[Partition, float] = {}
+        assert not idle_event_times(state, {ZERO: 5}, begun, 300.0, since), "it is not idle for long enough"
+        assert idle_event_times(state, {ZERO: 5}, now, 300.0, since) == expected, "at most one commit in five minutes"
+        assert not idle_event_times(state, {ZERO: 6}, now, 300.0, since), "it is not read to its end"
+        assert not idle_event_times(state, {ZERO: 5}, now, 300.0, since), "it is idle only since now"
 
 
 # days in the logs

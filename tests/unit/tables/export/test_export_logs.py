@@ -163,3 +163,10 @@ def test_an_older_copy_of_the_logs_is_refused(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "copy", home)
     with pytest.raises(UserError, match=r"order/.*shop\.0\.39\.parquet"):
         refuse_unnamed_files(logs_of(root.job_path))
+
+
+def test_files_of_other_programs_do_not_stop_the_job(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    foreign = root.lake / f"order/day={WEDNESDAY}/shop.0.99.parquet"
+    foreign.write_bytes(b"foreign")
+    refuse_unnamed_files(logs_of(root.job_path))
