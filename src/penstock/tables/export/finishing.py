@@ -33,12 +33,12 @@ from penstock.storage import Entry, NotFoundError, Storage
 from penstock.tables.export.logs import LOST, STAGED, ExportLogs
 from penstock.tables.export.markers import DayMarkers
 from penstock.tables.export.names import (
+    CLAIMS,
     SUFFIX,
     claim_of,
     day_folder,
     output_owner,
     parse_final_name,
-    topic_claim,
 )
 from penstock.tables.export.state import Day
 
@@ -178,7 +178,8 @@ class Finishing:
 def claim_names(logs: ExportLogs, partitions: Iterable[Partition]) -> None:
     """Reserve topics, and the beginnings of file names: two jobs never write the same name or record (S5, S7)."""
     topics = {(partition.topic, partition.topic_id) for partition in partitions}
-    paths = {claim_of(logs.space_of(topic)) for topic, _ in topics} | {topic_claim(topic_id) for _, topic_id in topics}
+    paths = {claim_of(logs.space_of(topic)) for topic, _ in topics}
+    paths |= {f"{CLAIMS}/topics/{topic_id}" for _, topic_id in topics}
     owners = {path: _owner(logs.storage, path) for path in paths}
     # Read first: a job that is refused leaves no claim that blocks others.
     for path in sorted(paths) if set(owners.values()) <= {None, logs.job.name} else ():

@@ -54,11 +54,6 @@ def claim_of(space: str) -> str:
     return f"{CLAIMS}/names/{space}"
 
 
-def topic_claim(topic_id: str) -> str:
-    """The object by which a job reserves the records of a topic."""
-    return f"{CLAIMS}/topics/{topic_id}"
-
-
 def day_folder(name: str, day: Day) -> str:
     return f"{name}/day={day}"
 

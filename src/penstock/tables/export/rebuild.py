@@ -66,9 +66,10 @@ def rebuild(logs: ExportLogs, partitions: Collection[Partition]) -> RebuildRepor
         written = [original for file in files for original in file.written]
         topic_ids = {file.topic_id for file in written}
         problems += _problems(written)
-    if topic_ids - {partition.topic_id for partition in partitions}:
+    if others := topic_ids - {partition.topic_id for partition in partitions}:
         problems.append(
-            "topics were deleted or recreated since: start a new job with a `table.export.cluster` of its own"
+            f"topics with the ids {', '.join(sorted(others))} were deleted or recreated, or the job file does not name "
+            "them: name them, or start a new job with another `table.export.cluster`"
         )
     if problems:
         return RebuildReport(tuple(sorted(problems)))
@@ -160,7 +161,7 @@ def _read_file(logs: ExportLogs, entry: Entry) -> PlainFile | str | None:
         return f"{path}: its footer does not name the slice that wrote it: {error}"
     agree = all(_is_named(logs, file) and (file.type, file.day) == (name, day) for file in written)
     if name not in logs.export.types or not agree or sum(file.rows for file in written) != footer.rows:
-        return f"{path}: its name, its footer, and the types, topics and cluster of the job file disagree"
+        return f"{path}: its name, its footer, and the types and the cluster of the job file disagree"
     values: dict[str, str | None] = {DAY_FOLDER: day, STAGED: path.rsplit("/", 1)[-1]}
     committed = StagedFile("", 0, path, footer.rows, size_bytes, values, json.dumps({"numRecords": footer.rows}))
     return PlainFile(name, committed, footer.schema, written)
@@ -171,9 +172,7 @@ def _is_named(logs: ExportLogs, file: WrittenFile) -> bool:
     final = parse_final_name(file.path)
     named = None if final is None else (final.space, final.partition, final.last_offset)
     is_named = bool(file.run) or named == (logs.space_of(file.topic), file.number, file.last)
-    return (
-        is_named and file.topic in logs.job.log.topics and file.path.startswith(day_folder(file.type, file.day) + "/")
-    )
+    return is_named and file.path.startswith(f"{day_folder(file.type, file.day)}/")
 
 
 def _problems(written: Sequence[WrittenFile]) -> Iterator[str]:
