@@ -23,7 +23,7 @@ def test_a_broker_killed_while_a_batch_is_read_and_again_while_the_job_waits_cos
         with penstock("run", str(job), "--json", failpoint="planned:stop:2") as process:
             process.wait_for("batch committed")
             places += produce(name, numbered(range(300, 600)))
-            # The next batch is planned; when Spark reads it, the broker is gone.
+            # The next batch is planned; when Spark reads it, the broker is down.
             process.wait_stopped()
             cluster.kill()
             process.send(signal.SIGCONT)

@@ -41,7 +41,7 @@ def lines(path: Path, kind: str) -> list[Place]:
 
 
 def finished(member: Member, ends: dict[int, int]) -> list[Place]:
-    """Work until the position of every partition is at its end; what was seen on the way."""
+    """Work until the position of every partition is at its end; returns what was read on the way."""
     delivered: list[Place] = []
     deadline = time.monotonic() + SECONDS_MAX
     while {key.number: position for key, position in member.positions().items()} != ends:

@@ -52,7 +52,7 @@ def test_msgspec_names_the_field_and_the_kind_that_do_not_fit() -> None:
         msgspec.json.decode(b'{"status":"x"}', type=Record)
     parts = screen._PLACE.fullmatch(str(refused.value))
     assert parts is not None, f"flow/decode/json/screen.py cannot read {refused.value}"
-    kind = screen._FOUND.search(parts["problem"])
+    kind = screen._ACTUAL.search(parts["problem"])
     assert kind is not None, f"flow/decode/json/screen.py cannot read {refused.value}"
     assert (parts["path"], kind["kind"]) == ("status", "str")
 

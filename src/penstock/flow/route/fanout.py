@@ -61,7 +61,7 @@ class Fanout:
         self._files.begin(key, part.column("offset")[0].as_py())
         part, poisoned = without_poison(part, self._flow.poison.get(key, {}))
         self._set_aside(key, poisoned)
-        for routed in in_parts(self._router.route, self._living(key, part)):
+        for routed in in_parts(self._router.route, self._without_tombstones(key, part)):
             self._take_routed(key, routed)
 
     def _take_routed(self, key: PartitionKey, routed: Routed) -> None:
@@ -109,7 +109,7 @@ class Fanout:
             return None
         return self._router.ways[int(routed.codes[0])].type
 
-    def _living(self, key: PartitionKey, part: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_tombstones(self, key: PartitionKey, part: pa.RecordBatch) -> pa.RecordBatch:
         """The records that can have a type; tombstones follow their policy."""
         values = part.column("value")
         policy = self._flow.on.tombstone

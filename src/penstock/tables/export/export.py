@@ -214,6 +214,7 @@ class Export(ExportTable):
     def _fail(self, reasons: Mapping[str, str]) -> None:
         """Pause types that failed."""
         for name, reason in reasons.items():
+            self.finishing.forget_probe(name)
             before = self.failing.get(name)
             self.failing[name] = Failure(reason, self.environment.now() + RETRY_SECONDS)
             if before is None or before.reason != reason:
@@ -229,7 +230,7 @@ class Export(ExportTable):
         for name in [name for name, failure in sorted(self.failing.items()) if is_end or failure.retry_at <= view.now]:
             try:
                 self.logs.reopen(name)
-                reason = self.finish_renames([name]).get(name)
+                reason = self.finishing.probe(name) or self.finish_renames([name]).get(name)
             except PenstockError as error:
                 reason = error.primary
             if reason is not None:
@@ -285,6 +286,9 @@ class Export(ExportTable):
         if not parts:
             return Landed(Outcome(None, (), refused))
         failed = {name: share.failed for part in parts for name, share in part.written.items() if share.failed}
+        # A type that cannot put its files into place must not show their offsets as written.
+        names = {name for part in parts for name, share in part.written.items() if share.files} - {*failed}
+        failed |= {name: reason for name in sorted(names) if (reason := self.finishing.probe(name)) is not None}
         self.environment.at_step("checked")
         landed = self.commits.land_types(batch.id, [part.without(failed) for part in parts])
         failed |= landed.failed

@@ -15,13 +15,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.environment import new_batch_id
 from penstock.errors import InvariantError, PenstockError, UserError
 from penstock.flow.route.type_files import FOOTER_KEY
 from penstock.flow.write.manifest import StagedFile
@@ -90,6 +91,8 @@ class Finishing:
 
     logs: ExportLogs
     markers: DayMarkers
+    _writable: set[str] = field(default_factory=set)
+    """Types whose folders can be written."""
 
     def pending(self, names: Iterable[str] | None = None) -> list[Rename]:
         """The staged files that active entries name, of these types or of all; logs are read after the listing.
@@ -170,6 +173,23 @@ class Finishing:
             self.logs.environment.at_step("removing")
             storage.delete(path)
         self.logs.environment.at_step("removed")
+
+    def probe(self, name: str) -> str | None:
+        """Why plain files cannot be put into the folder of a type; None if they can."""
+        if name in self._writable or not self.logs.is_plain:
+            return None
+        path = f"{name}/_probe.{new_batch_id()}"
+        try:
+            self.logs.storage.put(path, b"")
+            self.logs.storage.delete(path)
+        except PenstockError as error:
+            return error.primary
+        self._writable.add(name)
+        return None
+
+    def forget_probe(self, name: str) -> None:
+        """A type that failed is probed again before its next files are committed."""
+        self._writable.discard(name)
 
 
 # names and topics that jobs reserve below a root

@@ -86,6 +86,8 @@ def _compact_type(
         return compact_table(log, target_bytes, effort=effort)
     log.refresh()
     groups = group_files(_finished(table, name, log, all_days), target_bytes, effort, columns=1)
+    if groups and (reason := table.finishing.probe(name)) is not None:
+        return CompactReport(dropped=len(groups), failed=(f"{name}: {reason}",))
     report = compact_groups(log, groups, partial(_merge, table, name), effort=effort)
     failed = table.finish_renames([name])
     table.put_markers([name])

@@ -46,7 +46,7 @@ def held(log: Log, **content: Any) -> bool:
 
 
 def silence(log: Log, who: MemberId) -> None:
-    """All readers agree that a member is gone."""
+    """All readers agree that a member has left."""
     last = log.state.members[who.client_id].last
     assert log.append(ForgettingMember, CLEO, client_id=who.client_id, if_last=last) is None
 

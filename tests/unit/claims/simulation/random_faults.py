@@ -169,5 +169,5 @@ class RandomFaults:
         self._world.log.retire()
 
     def _loss(self) -> None:
-        """The log is gone, or its end."""
+        """The log was deleted, or its end."""
         self._world.lose_log(recreated=self._rng.random() < 0.5)

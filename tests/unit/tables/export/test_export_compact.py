@@ -298,6 +298,19 @@ def test_a_file_that_cannot_be_removed_holds_the_merged_one_back_until_it_can(tm
     assert rows_in(root.lake) == root.expected
 
 
+def test_compaction_removes_no_file_if_it_cannot_add_one(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+
+    def refuse(act: str, path: str) -> None:
+        if act == "put" and path.startswith("order/") and "_probe" in path:
+            raise UserError("the quota is used up")
+
+    root.storage = WatchedStorage(open_storage(str(root.lake), {}), refuse)
+    report = compacted(root.open())
+    assert (report.files_removed, report.dropped, report.failed) == (6, 1, ("order: the quota is used up",))
+    assert rows_in(root.lake) == root.expected
+
+
 def test_a_damaged_file_stops_the_compaction_of_its_type_alone_and_nothing_of_it_is_removed(tmp_path: Path) -> None:
     root = filled(tmp_path)
     damaged = root.lake / "click" / f"day={MONDAY}" / "shop.0.9.parquet"

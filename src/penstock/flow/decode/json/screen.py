@@ -32,7 +32,7 @@ _TOO_LARGE = b"1e999"
 _STEP = re.compile(r"\[[^]]*\]|[^.\[]+")
 _PLACE = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
-_FOUND = re.compile(r", got `(?P<kind>\w+)`$")
+_ACTUAL = re.compile(r", got `(?P<kind>\w+)`$")
 _KINDS = {"str": "string", "int": "number", "float": "number", "bool": "boolean"}
 """Type names of msgspec, and those of our error texts."""
 
@@ -88,7 +88,7 @@ class Screen:
         if unknown is not None:
             path = f"{path}.{unknown['name']}".strip(".")
             return f"{place(path)}: {UNKNOWN_FIELD}" if path else UNKNOWN_FIELD
-        match = _FOUND.search(problem)
+        match = _ACTUAL.search(problem)
         kind = _KINDS.get(match["kind"], match["kind"]) if match else OUT_OF_RANGE
         if not path:
             return f"expected an object, found {kind}"
