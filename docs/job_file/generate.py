@@ -20,7 +20,7 @@ from penstock.job.loader import OTHER_KEYS
 from penstock.job.reader import FileKey, keys_of
 from penstock.job.spec import BlacklistEntry, JobSpec
 from penstock.job.values import DURATION_UNITS, LOST, SIZE_UNITS, Parsed, Part
-from penstock.logs.registry import SECTIONS
+from penstock.logs.registry import SPECS
 from penstock.tables.export.spec import TypeSpec
 from penstock.tables.registry import KINDS
 
@@ -63,10 +63,10 @@ def sections() -> dict[str, list[KeyRow]]:
     result: dict[str, list[KeyRow]] = {TOP: [KeyRow(name, "", "") for name in OTHER_KEYS]}
     _add(result, TOP, JobSpec)
     _add(result, "decode.blacklist", BlacklistEntry)
-    for log in SECTIONS:
-        _add(result, f"log.{log.name}", log.spec)
+    for log in SPECS:
+        _add(result, f"log.{log.kind}", log)
     for kind in KINDS.values():
-        _add(result, f"table.{kind.name}", kind.section.spec)
+        _add(result, f"table.{kind.name}", kind.spec)
     _add(result, "types", TypeSpec)
     return result
 

@@ -14,7 +14,6 @@ from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import files_of, message_schema
 from penstock.job.reader import SpecReader, known_keys
 from penstock.job.schema import read_schema
-from penstock.job.sections import AnyKindSection
 from penstock.job.spec import DecodeFormat, DecodeSpec, JobSpec, PointsSpec
 from penstock.job.values import Read
 
@@ -32,8 +31,9 @@ _REQUIRED_KEYS = ("descriptors", "header")
 """Of the formats that have them."""
 
 
-def complete_decode(job: JobSpec, kind: AnyKindSection, reader: SpecReader) -> DecodeSpec:
+def complete_decode(job: JobSpec, reader: SpecReader) -> DecodeSpec:
     """Check the decoder against its format and the table; its descriptors are empty where they cannot be used."""
+    decoders = job.table.decoders
     decode = replace(job.decode, payload_bytes_max=job.limits.payload_bytes_max)
     if not reader.states(*AT, "format"):
         return decode
@@ -43,10 +43,10 @@ def complete_decode(job: JobSpec, kind: AnyKindSection, reader: SpecReader) -> D
             reader.note((*AT, name), f"has no meaning with decode {decode.format}", "remove it", on_key=True)
         elif own and not stated and name in _REQUIRED_KEYS:
             reader.note((*AT, name), f"required key is missing: decode {decode.format} needs it")
-    if decode.format not in kind.decoders and reader.has("table", kind.name):
+    if decode.format not in decoders and reader.has("table", job.table.kind):
         at = (*AT, "format") if reader.has(*AT, "format") else AT
-        reader.note(at, f"table.{kind.name} does not support {decode.format}", f"use {', '.join(kind.decoders)}")
-    if decode.format == "protobuf" and "garmadon" not in kind.decoders and not reader.has(*AT, "message"):
+        reader.note(at, f"table.{job.table.kind} does not support {decode.format}", f"use {', '.join(decoders)}")
+    if decode.format == "protobuf" and "garmadon" not in decoders and not reader.has(*AT, "message"):
         reader.note((*AT, "message"), "required key is missing: all rows of the table are of one message")
     for index in range(len(decode.points.blacklist)):
         if reader.written(*AT, "blacklist", index) in ({}, {"tags": {}}):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Annotated, ClassVar, Generic, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, Literal, Self, TypeAlias, cast
 
 import pyarrow as pa
 from typing_extensions import TypeVar
@@ -45,6 +45,9 @@ from penstock.job.values import (
     text,
     within,
 )
+
+if TYPE_CHECKING:
+    from penstock.job.reader import SpecReader
 
 DAY_FOLDER = "day"
 """The name of the folders by which a reader sees the day of an event as a column."""
@@ -85,40 +88,32 @@ StartOffsets: TypeAlias = Annotated[StartAt | Mapping[str, Mapping[int, int]], P
 Group: TypeAlias = Annotated[str, matching(".{1,249}", "longer than 249 characters")]
 
 
-class LogSpec(Protocol):
-    """The fields that the spec of every log has; each log adds its own in its class."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSpec:
+    """Which topics of a log, and where one without a position begins: by name, or {topic: {partition: offset}}.
 
-    @property
-    def topics(self) -> tuple[str, ...]: ...
-
-    @property
-    def topic_pattern(self) -> str | None: ...
-
-    @property
-    def start(self) -> StartAt | Mapping[str, Mapping[int, int]]: ...
-
-    @property
-    def group(self) -> str:
-        """The name under which the log shows the positions of the job to other tools."""
-
-    @property
-    def transactional(self) -> bool:
-        """Whether the job expects offsets without a record."""
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaLogSpec:
-    """Which topics of which cluster, and where one without a position begins: by name, or {topic: {partition: offset}}.
-
-    Exactly one of `topics` and `topic_pattern` is given.
+    Exactly one of `topics` and `topic_pattern` is given. Each log adds its own fields in its class.
     """
 
-    bootstrap: Annotated[str, Parsed(texts.servers)]
+    kind: ClassVar[str]
+    """The key under `log:` in a job file."""
+    shared: ClassVar[bool] = False
+    """Whether the processes of a job can share its partitions: a group that is named turns that on."""
     topics: Texts = ()
     topic_pattern: Pattern | None = None
     start: StartOffsets = "earliest"
     group: Group = ""
-    transactional: Flag = False
+    """The name under which the log shows the positions of the job to other tools."""
+    transactional: bool = False
+    """Whether the job expects offsets without a record."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaLogSpec(LogSpec):
+    kind = "kafka"
+    shared = True
+    bootstrap: Annotated[str, Parsed(texts.servers)]
+    transactional: Flag = field(default=False, kw_only=True)
     client_settings: Annotated[Settings, Key("client")] = field(default_factory=dict)
     """Any setting of librdkafka but those that Penstock decides; authentication and encryption are among them."""
 
@@ -218,15 +213,25 @@ class TableSpec:
 
     kind: ClassVar[str]
     """The key under `table:` in a job file."""
-    path: TablePath
-    storage_options: Annotated[Settings, Key("storage")] = field(default_factory=dict)
+    decoders: ClassVar[tuple[DecodeFormat, ...]] = ("json", "raw", "protobuf")
+    unused: ClassVar[tuple[str, ...]] = ("place",)
+    """Top-level keys of a job file that have no meaning for it."""
     many_jobs: ClassVar[bool] = True
     """Whether several jobs may write one table."""
+    path: TablePath
+    storage_options: Annotated[Settings, Key("storage")] = field(default_factory=dict)
 
     @property
     def folders(self) -> tuple[str, ...]:
         """Where its tables are stored; no other table may be there."""
         return (self.path,)
+
+    def complete(self, job: JobSpec[Self], reader: SpecReader) -> JobSpec[Self]:
+        """Check what depends on the kind, and add the fields and columns of its rows.
+
+        The job may have faults; `reader.states` shows which keys could be read.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,12 +39,12 @@ class PublishSpec:
         """Connection settings of the topic. Credentials of the log's cluster are never sent to another one."""
         topics = (self.topic, self.positions_topic)
         if self.bootstrap is not None:
-            return KafkaLogSpec(self.bootstrap, topics, client_settings=self.client_settings or {})
+            return KafkaLogSpec(self.bootstrap, topics=topics, client_settings=self.client_settings or {})
         if not isinstance(log, KafkaLogSpec):
             raise UserError("the job does not read Kafka, and publish states no bootstrap")
         settings = log.client_settings if self.client_settings is None else self.client_settings
         of_producers = {name: value for name, value in settings.items() if name not in READER_SETTINGS}
-        return KafkaLogSpec(log.bootstrap, topics, group=log.group, client_settings=of_producers)
+        return KafkaLogSpec(log.bootstrap, topics=topics, group=log.group, client_settings=of_producers)
 
     def reading(self, log: LogSpec) -> KafkaLogSpec:
         """Connection settings for readers of the topic."""

@@ -7,20 +7,14 @@ from dataclasses import replace
 
 from penstock.job.faults import KeyPath
 from penstock.job.reader import SpecReader
-from penstock.job.sections import LogSection, complete_topics
 from penstock.job.spec import JobSpec, KafkaLogSpec
+from penstock.job.topics import complete_topics
 from penstock.logs.kafka.settings import OWNED_SETTINGS
 
-AT: KeyPath = ("log", "kafka")
 
-
-def _complete(log: KafkaLogSpec, job: JobSpec, reader: SpecReader) -> KafkaLogSpec:
-    check_client(log.client_settings, (*AT, "client"), reader)
-    completed: KafkaLogSpec = complete_topics(log, AT, reader)
-    return replace(completed, group=log.group or job.name)
-
-
-KAFKA = LogSection("kafka", KafkaLogSpec, _complete, shared=True)
+def complete_kafka(log: KafkaLogSpec, job: JobSpec, reader: SpecReader) -> KafkaLogSpec:
+    check_client(log.client_settings, ("log", "kafka", "client"), reader)
+    return replace(complete_topics(log, reader), group=log.group or job.name)
 
 
 def check_client(settings: Mapping[str, str], at: KeyPath, reader: SpecReader) -> None:

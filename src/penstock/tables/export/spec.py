@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -18,7 +18,6 @@ from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import garmadon_schema, message_schema
 from penstock.job.reader import SpecReader
 from penstock.job.schema import read_schema, type_at
-from penstock.job.sections import KindSection
 from penstock.job.spec import DAY_FOLDER, DaysSpec, DecodeSpec, JobSpec, Message, RouteSpec, TableSpec
 from penstock.job.texts import read_expression
 from penstock.job.values import (
@@ -115,7 +114,8 @@ class ExportSpec(TableSpec):
     """Mixed event types of one log into a table per type and day; `path` is the root of all types."""
 
     kind = "export"
-
+    decoders = ("json", "raw", "protobuf", "garmadon")
+    unused = ("schema", "sql", "drop")
     route: Annotated[RouteSpec, Part.SECTION, Part.TOP]
     types: Annotated[Mapping[str, TypeSpec], sections_by_name(TypeSpec), Part.TOP]
     format: ExportFormat = "parquet"
@@ -127,16 +127,7 @@ class ExportSpec(TableSpec):
     event_time: Annotated[EventTime | None, Part.TOP] = field(default=None, repr=False, compare=False)
     """The default of types; `complete` copies it into them."""
 
-
-# keys that belong together
-
-
-class ExportSection(KindSection[ExportSpec]):
-    spec = ExportSpec
-    decoders = ("json", "raw", "protobuf", "garmadon")
-    unused = ("schema", "sql", "drop")
-
-    def complete(self, job: JobSpec[ExportSpec], reader: SpecReader) -> JobSpec[ExportSpec]:
+    def complete(self, job: JobSpec[Self], reader: SpecReader) -> JobSpec[Self]:
         if job.decode.format == "protobuf" and reader.has("decode", "message"):
             reader.note(("decode", "message"), "each type has its own", "move it to types", on_key=True)
         if reader.states("types") and not reader.written("types"):
@@ -158,7 +149,7 @@ class ExportSection(KindSection[ExportSpec]):
 
 def _decoded_schema(spec: TypeSpec, decode: DecodeSpec, reader: SpecReader) -> pa.Schema | None:
     """The decoded fields of a type; None where they are inferred later or are not known."""
-    if not reader.states("decode", "format") or decode.format not in ExportSection.decoders:
+    if not reader.states("decode", "format") or decode.format not in ExportSpec.decoders:
         return spec.schema
     at: KeyPath = ("types", spec.name)
     message_at: KeyPath = (*at, "message")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import pairwise
-from typing import Annotated, Literal, TypeAlias, cast
+from typing import Annotated, Literal, Self, TypeAlias, cast
 
 from penstock.job.faults import InvalidValueError, KeyPath, Secret, shown
 from penstock.job.reader import SpecReader
-from penstock.job.sections import KindSection
 from penstock.job.spec import POINT_FORMATS, JobSpec, TableSpec
 from penstock.job.values import Date, Key, Otherwise, Parsed, Part, Read, any_duration, items, one_of, text
 from penstock.lake.delta.schema import TablePlace
@@ -73,6 +72,8 @@ class RollupSpec(TableSpec):
     """`path` is the table of closed windows."""
 
     kind = "rollup"
+    decoders = POINT_FORMATS
+    unused = ("schema", "columns", "place", "drop", "sql")
     many_jobs = False
     windows: Annotated[tuple[Window, ...], items(window), Otherwise(WINDOWS_DEFAULT)]
     """The finest first; each is a multiple of it."""
@@ -104,24 +105,15 @@ class RollupSpec(TableSpec):
     def folders(self) -> tuple[str, ...]:
         return (self.path, self.partials_path)
 
-
-class RollupSection(KindSection[RollupSpec]):
-    """Points of metrics, aggregated in windows of event time."""
-
-    spec = RollupSpec
-    decoders = POINT_FORMATS
-    unused = ("schema", "columns", "place", "drop", "sql")
-
-    def complete(self, job: JobSpec[RollupSpec], reader: SpecReader) -> JobSpec[RollupSpec]:
-        table = job.table
+    def complete(self, job: JobSpec[Self], reader: SpecReader) -> JobSpec[Self]:
         if job.on.tombstone == "row":
             reader.note(
                 ("on", "tombstone"), "row has no meaning: a tombstone has no points", "use filter or quarantine"
             )
         if reader.states(*AT, "windows"):
-            _check_windows(table.windows, reader)
-        if table.publish is not None:
-            check_publish(table.publish, job, (*AT, "publish"), reader)
+            _check_windows(self.windows, reader)
+        if self.publish is not None:
+            check_publish(self.publish, job, (*AT, "publish"), reader)
         return job
 
 
