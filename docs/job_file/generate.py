@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import pyarrow as pa
 import yaml
 
 from penstock.job.faults import InvalidValueError
@@ -137,7 +138,7 @@ def _default(spec: Any, key: FileKey, type_: str) -> str:
     value = key.otherwise
     if value is LOST:
         value = field.default_factory() if field.default_factory is not MISSING else field.default
-    if type_ == "section" or value is None or value in ("", (), {}, b"", frozenset()):
+    if type_ == "section" or value is None or isinstance(value, pa.Schema) or value in ("", (), {}, b"", frozenset()):
         return ""
     match value:
         case bool():

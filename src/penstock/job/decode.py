@@ -13,9 +13,7 @@ from penstock.job.faults import KeyPath
 from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import files_of, message_schema
 from penstock.job.reader import SpecReader, known_keys
-from penstock.job.schema import read_schema
 from penstock.job.spec import DecodeFormat, DecodeSpec, JobSpec, PointsSpec
-from penstock.job.values import Read
 
 AT: KeyPath = ("decode",)
 _POINT_KEYS = tuple(known_keys(PointsSpec))
@@ -64,9 +62,9 @@ def complete_decode(job: JobSpec, reader: SpecReader) -> DecodeSpec:
     return decode
 
 
-def schema_of_rows(decode: DecodeSpec, reader: SpecReader) -> pa.Schema | None:
+def schema_of_rows(job: JobSpec, reader: SpecReader) -> pa.Schema | None:
     """The decoded fields of a job with a single table; None where they are not known, which is a finding."""
-    at: KeyPath = ("schema",)
+    at, decode = ("schema",), job.decode
     match decode.format if reader.states(*AT, "format") else None:
         case "raw":
             note_stated_schema(at, decode, reader)
@@ -82,8 +80,7 @@ def schema_of_rows(decode: DecodeSpec, reader: SpecReader) -> pa.Schema | None:
             return None
         case "json" if not reader.has(*at):
             reader.note(at, "required key is missing: decode json needs the fields and their types")
-    schema: pa.Schema | None = reader.top(Read(read_schema), "schema")
-    return schema
+    return job.schema if reader.states(*at) else None
 
 
 def schema_of_message(read: Callable[[], pa.Schema], at: KeyPath, reader: SpecReader) -> pa.Schema | None:

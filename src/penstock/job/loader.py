@@ -9,8 +9,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-import pyarrow as pa
-
 from penstock.job.decode import complete_decode
 from penstock.job.document import Document, read_document
 from penstock.job.faults import (
@@ -31,8 +29,8 @@ from penstock.job.texts import read_bounded
 from penstock.job.values import LOST
 
 FILE_BYTES_MAX = 1024 * 1024
-OTHER_KEYS = ("log", "schema", "columns", "table")
-"""Top-level keys whose meaning depends on the log, the decoder and the kind of table."""
+OTHER_KEYS = ("log", "table")
+"""Top-level keys whose meaning depends on the log and the kind of table."""
 
 SpecT = TypeVar("SpecT", bound=LogSpec | TableSpec)
 Kinds: TypeAlias = Sequence[type[TableSpec]]
@@ -52,8 +50,6 @@ def _read_job(reader: SpecReader, kinds: Kinds, logs: Logs) -> JobSpec:
     job = JobSpec(
         **reader.fields(JobSpec, values, ()),
         log=_section("log", log, reader),
-        schema=pa.schema([]),
-        columns={},
         table=_section("table", kind, reader),
     )
     job = replace(job, decode=complete_decode(job, reader))

@@ -88,16 +88,6 @@ class SpecReader:
         result = {name: read(name, item, (*at, name)) for name, item in value.items()}
         return {name: item for name, item in result.items() if item is not LOST}
 
-    def top(self, marker: Parsed | Read, name: str) -> Any:
-        """The value of a key at the top of the file; None if it states none that can be read."""
-        if name not in self.document.values:
-            return None
-        value = self._value(marker, self.document.values[name], (name,))
-        if value is LOST:
-            return None
-        self._read.add((name,))
-        return value
-
     def section(self, spec: Any, value: object, at: KeyPath, **others: object) -> Any:
         """The spec that a mapping states; `others` are fields that it cannot state. `LOST` if it is not a mapping."""
         short = isinstance(value, str) and hasattr(spec, "SHORT")

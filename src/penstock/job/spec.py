@@ -18,6 +18,7 @@ from penstock.errors import InvariantError, UserError
 from penstock.job import texts
 from penstock.job.expressions import Expression
 from penstock.job.faults import Secret as Secret
+from penstock.job.schema import read_schema
 from penstock.job.texts import MessageName as MessageName
 from penstock.job.values import (
     Count,
@@ -316,11 +317,11 @@ class JobSpec(Generic[TableT_co]):
     name: Annotated[str, Key("job"), texts.JOB_NAME]
     log: LogSpec
     decode: Annotated[DecodeSpec, Part.SECTION]
-    schema: pa.Schema
-    """The decoded fields. For `raw` it is one binary field, `value`; of an export it is empty."""
-    columns: Mapping[str, Expression] = field(repr=False)
-    """Computed columns: name to parsed expression, as `day(meta.producer.timestamp)`; computed by `flow.columns`."""
     table: TableT_co
+    schema: Annotated[pa.Schema, Read(read_schema)] = field(default_factory=lambda: pa.schema([]))
+    """The decoded fields. For `raw` it is one binary field, `value`; of an export it is empty."""
+    columns: Annotated[Mapping[str, Expression], Read(texts.read_columns)] = field(default_factory=dict, repr=False)
+    """Computed columns: name to parsed expression, as `day(meta.producer.timestamp)`; computed by `flow.columns`."""
     place: PlaceColumns = "columns"
     drop: Annotated[frozenset[str], items(text, frozenset)] = frozenset()
     """Decoded fields that columns are computed from, and that are not columns of the table themselves."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.job.expressions import Constant, Expression, Field
 from penstock.job.faults import InvalidValueError, KeyPath, Secret, kind_of, nearest, shown
+from penstock.job.schema import name_findings
 from penstock.job.values import LOST, matching, regular_expression, setting, text
 
 if TYPE_CHECKING:
@@ -117,6 +118,14 @@ def read_expression(value: object, at: KeyPath, reader: SpecReader) -> object:
     if expression == Constant(None):
         return reader.lost(at, "a column that is always null has no type")
     return expression
+
+
+def read_columns(value: object, at: KeyPath, reader: SpecReader) -> object:
+    """Computed columns by name, without those whose expression cannot be read."""
+    columns = reader.mapped(value, at, lambda _, item, path: read_expression(item, path, reader))
+    if isinstance(value, dict):
+        reader.findings += name_findings({name: (*at, name) for name in value})
+    return columns
 
 
 # routes

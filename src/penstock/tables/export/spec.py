@@ -34,7 +34,7 @@ from penstock.job.values import (
     text,
     within,
 )
-from penstock.tables.rows import add_place, column_findings, expression_findings, readable, stated_columns
+from penstock.tables.rows import add_place, column_findings, expression_findings, stated_columns
 
 ExportFormat: TypeAlias = Literal["parquet", "delta"]
 Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "none"]
@@ -181,18 +181,18 @@ def _columns(job: JobSpec[ExportSpec], types: Mapping[str, TypeSpec], reader: Sp
     stated = stated_columns(reader)
     schemas = {name: spec.schema for name, spec in types.items() if spec.schema is not None}
     reader.findings += _once(
-        (name, finding) for name, schema in schemas.items() for finding in column_findings(stated, schema)
+        (name, finding) for name, schema in schemas.items() for finding in column_findings(job, schema, reader)
     )
     names: list[tuple[KeyPath, str]] = [(("columns", name), name) for name in stated]
     for name, schema in schemas.items():
         message: KeyPath | None = ("types", name, "message") if types[name].message is not None else None
         names += [(message or ("types", name, "schema", field), field) for field in schema.names]
-    added = add_place(job, reader, stated, names)
+    added = add_place(job, reader, names)
     for at, name in names:
         if name.casefold() == DAY_FOLDER:
             message_text = f"{name} is also the column that readers take from the folders day=..."
             reader.note(at, message_text, "give it another name", on_key=at[-1] != "message")
-    return {**readable(stated), **added}
+    return {**job.columns, **added}
 
 
 def _once(findings: Iterable[tuple[str, Finding]]) -> Iterator[Finding]:
