@@ -31,8 +31,7 @@ _REQUIRED_KEYS = ("descriptors", "header")
 
 def complete_decode(job: JobSpec, reader: SpecReader) -> DecodeSpec:
     """Check the decoder against its format and the table; its descriptors are empty where they cannot be used."""
-    decoders = job.table.decoders
-    decode = replace(job.decode, payload_bytes_max=job.limits.payload_bytes_max)
+    decode, decoders = job.decode, job.table.decoders
     if not reader.states(*AT, "format"):
         return decode
     for name in dict.fromkeys(key for keys in _OWN_KEYS.values() for key in keys):

@@ -42,7 +42,6 @@ from penstock.job.values import (
     one_of,
     positive,
     sections,
-    size,
     text,
     within,
 )
@@ -149,14 +148,6 @@ class ClaimsSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapping:
-    """What the payload of a record is wrapped in, and how large it may be without."""
-
-    payload: Payload = "plain"
-    bytes_max: int = 64 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
 class BlacklistEntry:
     """Series that are left out: regular expressions that are found in the metric, and in a tag's key and value."""
 
@@ -190,14 +181,8 @@ class DecodeSpec:
     """What a field without presence becomes if it has its default: on the wire it equals an absent one."""
     uri_names: Settings = field(default_factory=dict)
     """Of `garmadon` file system events: cluster names as they are written, for those in the event's uri."""
-    payload_bytes_max: int = Wrapping().bytes_max
-    """Of one record, unpacked (`limits.payload_bytes`)."""
     points: Annotated[PointsSpec, Part.INLINE] = field(default_factory=PointsSpec)
     """Of `telegraf` and `influx`."""
-
-    @property
-    def wrapping(self) -> Wrapping:
-        return Wrapping(self.payload, self.payload_bytes_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +267,6 @@ class Policies:
     small_files: SmallFilesPolicy = "compact"
 
 
-_PAYLOAD = within(size, "more than 1GiB: an Arrow array could not hold two such records", most=1024**3)
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The named bounds of a run (I6)."""
@@ -295,8 +277,6 @@ class Limits:
     stage_age_seconds_max: Annotated[Duration, Key("stage_age")] = 3600.0
     transient_retries_max: Annotated[Count, Key("transient_retries")] = 10
     shutdown_seconds_max: Annotated[Duration, Key("shutdown")] = 60.0
-    payload_bytes_max: Annotated[int, Key("payload_bytes"), _PAYLOAD] = Wrapping().bytes_max
-    """Of one record, unpacked."""
 
 
 @dataclass(frozen=True, slots=True)
