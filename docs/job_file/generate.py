@@ -20,7 +20,7 @@ from penstock.job.faults import InvalidValueError
 from penstock.job.loader import OTHER_KEYS
 from penstock.job.reader import FileKey, keys_of
 from penstock.job.spec import BlacklistEntry, JobSpec
-from penstock.job.values import DURATION_UNITS, LOST, SIZE_UNITS, Parsed, Part
+from penstock.job.values import DURATION_UNITS, SIZE_UNITS, Parsed, Part
 from penstock.logs.registry import SPECS
 from penstock.tables.export.spec import TypeSpec
 from penstock.tables.registry import KINDS
@@ -135,9 +135,7 @@ def _default(spec: Any, key: FileKey, type_: str) -> str:
     if key.required:
         return REQUIRED
     field = next(field for field in fields(spec) if field.name == key.field)
-    value = key.otherwise
-    if value is LOST:
-        value = field.default_factory() if field.default_factory is not MISSING else field.default
+    value = field.default_factory() if field.default_factory is not MISSING else field.default
     if type_ == "section" or value is None or isinstance(value, pa.Schema) or value in ("", (), {}, b"", frozenset()):
         return ""
     match value:

@@ -93,9 +93,6 @@ def schema_of_message(read: Callable[[], pa.Schema], at: KeyPath, reader: SpecRe
 
 def note_stated_schema(at: KeyPath, decode: DecodeSpec, reader: SpecReader) -> None:
     """Refuse a schema where the decoder fixes the fields."""
-    if not reader.has(*at):
-        return
-    if decode.format == "raw":
-        reader.note(at, "contradicts decode: raw, whose one field is value (binary)", on_key=True)
-    else:
-        reader.note(at, f"contradicts decode {decode.format}: the message is the schema", "remove it", on_key=True)
+    if reader.has(*at):
+        fields = "the one field is value (binary)" if decode.format == "raw" else "the message is the schema"
+        reader.note(at, f"contradicts decode {decode.format}: {fields}", "remove it", on_key=True)

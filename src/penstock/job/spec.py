@@ -60,32 +60,22 @@ POINT_FORMATS: tuple[DecodeFormat, ...] = ("telegraf", "influx")
 PointTimes: TypeAlias = Literal["auto", "s", "ms", "us", "ns"]
 NameStyle: TypeAlias = Literal["opentsdb", "raw"]
 Defaults: TypeAlias = Literal["null", "value"]
-RouteWay: TypeAlias = Literal["field", "header", "key", "envelope"]
-PlaceColumns: TypeAlias = Literal["columns", "none"]
-"""Whether rows have columns for topic, partition and offset of their record."""
-ClaimsMode: TypeAlias = Literal["static", "group"]
+RouteWay: TypeAlias = Annotated[
+    Literal["field", "header", "key", "envelope"], Parsed(lambda value: texts.read_route(value)[0])
+]
+RoutePath: TypeAlias = Annotated[tuple[str, ...], Key("by"), Parsed(lambda value: texts.read_route(value)[1])]
 StartAt: TypeAlias = Literal["earliest", "latest"]
 GapPolicy: TypeAlias = Literal["fail", "record"]
-RecreatedPolicy: TypeAlias = Literal["fail", "restart"]
-BadRecordPolicy: TypeAlias = Literal["quarantine", "fail"]
 TombstonePolicy: TypeAlias = Literal["filter", "row", "quarantine"]
 NewColumnPolicy: TypeAlias = Literal["add", "quarantine", "ignore"]
-SmallFilesPolicy: TypeAlias = Literal["compact", "keep"]
-"""Whether the job merges them itself, or only `penstock compact` does."""
 Payload: TypeAlias = Literal["plain", "gzip"]
 """How the bytes of a record are wrapped before the decoder sees them."""
-UnknownTypePolicy: TypeAlias = Literal["quarantine", "drop"]
 Message: TypeAlias = Annotated[MessageName, Parsed(texts.message_name)]
-TablePath: TypeAlias = Annotated[str, Read(texts.read_table_path)]
 
 
 def _start(value: object) -> object:
     """A name, or offsets by partition, which are checked with the topics."""
     return value if isinstance(value, dict) else one_of(StartAt).read(value)
-
-
-StartOffsets: TypeAlias = Annotated[StartAt | Mapping[str, Mapping[int, int]], Parsed(_start)]
-Group: TypeAlias = Annotated[str, matching(".{1,249}", "longer than 249 characters")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +91,8 @@ class LogSpec:
     """Whether the processes of a job can share its partitions: a group that is named turns that on."""
     topics: Texts = ()
     topic_pattern: Pattern | None = None
-    start: StartOffsets = "earliest"
-    group: Group = ""
+    start: Annotated[StartAt | Mapping[str, Mapping[int, int]], Parsed(_start)] = "earliest"
+    group: Annotated[str, matching(".{1,249}", "longer than 249 characters")] = ""
     """The name under which the log shows the positions of the job to other tools."""
     transactional: bool = False
     """Whether the job expects offsets without a record."""
@@ -118,7 +108,6 @@ class KafkaLogSpec(LogSpec):
     """Any setting of librdkafka but those that Penstock decides; authentication and encryption are among them."""
 
 
-_TOPIC = matching("[A-Za-z0-9._-]{1,230}", "invalid topic name {}", "A-Z a-z 0-9 . _ -")
 _HEARTBEAT = within(
     duration, "too short to be kept over a network", f"at least {HEARTBEAT_SECONDS_MIN} s", least=HEARTBEAT_SECONDS_MIN
 )
@@ -138,12 +127,12 @@ class ClaimsSpec:
     client_id: Annotated[str | None, matching(".{1,255}", "longer than 255 characters")] = None
     """A stable id takes its claims back after a restart; None: randomly generated."""
     heartbeat_seconds: Annotated[float, Key("heartbeat"), _HEARTBEAT] = 10.0
-    topic: Annotated[str, _TOPIC] = "__penstock"
+    topic: Annotated[str, texts.TOPIC_NAME] = "__penstock"
     partitions: Annotated[int, within(positive, "more than 1000: every process reads them all", most=1000)] = 8
     """Of the coordination topic, if it has to be created."""
     work_timeout_seconds: Annotated[float, Key("work_timeout"), _WORK_TIMEOUT] = 600.0
     """A process whose work makes no progress for this time leaves the group, and others take its partitions."""
-    mode: ClaimsMode = "group"
+    mode: Literal["static", "group"] = "group"
     """With `static` the job has no claims."""
 
 
@@ -204,7 +193,7 @@ class TableSpec:
     """Top-level keys of a job file that have no meaning for it."""
     many_jobs: ClassVar[bool] = True
     """Whether several jobs may write one table."""
-    path: TablePath
+    path: Annotated[str, Read(texts.read_table_path)]
     storage_options: Annotated[Settings, Key("storage")] = field(default_factory=dict)
 
     @property
@@ -224,10 +213,10 @@ class TableSpec:
 class RouteSpec:
     """Which type a record is of: a field of its JSON, a header, its key, or the marker of its envelope."""
 
-    by: Annotated[RouteWay, Parsed(texts.route_way)]
-    path: Annotated[tuple[str, ...], Key("by"), Parsed(texts.route_path)] = field(default=(), repr=False)
+    by: RouteWay
+    path: RoutePath = field(default=(), repr=False)
     """Of a field; of a header its one name."""
-    unknown: UnknownTypePolicy = "quarantine"
+    unknown: Literal["quarantine", "drop"] = "quarantine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,14 +246,15 @@ class FlushPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    bad_record: BadRecordPolicy = "quarantine"
+    bad_record: Literal["quarantine", "fail"] = "quarantine"
     gap: GapPolicy = "fail"
-    recreated: RecreatedPolicy = "fail"
+    recreated: Literal["fail", "restart"] = "fail"
     tombstone: TombstonePolicy = "filter"
     new_column: NewColumnPolicy = "add"
     bad_share: Share = 0.1
     """The share of a batch that may go to quarantine; with more the job stops before the commit. 1: never."""
-    small_files: SmallFilesPolicy = "compact"
+    small_files: Literal["compact", "keep"] = "compact"
+    """Whether the job merges them itself, or only `penstock compact` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +292,8 @@ class JobSpec(Generic[TableT_co]):
     """The decoded fields. For `raw` it is one binary field, `value`; of an export it is empty."""
     columns: Annotated[Mapping[str, Expression], Read(texts.read_columns)] = field(default_factory=dict, repr=False)
     """Computed columns: name to parsed expression, as `day(meta.producer.timestamp)`; computed by `flow.columns`."""
-    place: PlaceColumns = "columns"
+    place: Literal["columns", "none"] = "columns"
+    """Whether rows have columns for topic, partition and offset of their record."""
     drop: Annotated[frozenset[str], items(text, frozenset)] = frozenset()
     """Decoded fields that columns are computed from, and that are not columns of the table themselves."""
     sql: Annotated[SqlSpec | None, Part.SECTION] = None

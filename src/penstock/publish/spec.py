@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 from penstock.errors import UserError
@@ -45,10 +45,6 @@ class PublishSpec:
         settings = log.client_settings if self.client_settings is None else self.client_settings
         of_producers = {name: value for name, value in settings.items() if name not in READER_SETTINGS}
         return KafkaLogSpec(log.bootstrap, topics=topics, group=log.group, client_settings=of_producers)
-
-    def reading(self, log: LogSpec) -> KafkaLogSpec:
-        """Connection settings for readers of the topic."""
-        return replace(self.cluster(log), topics=(self.topic,))
 
 
 def check_publish(publish: PublishSpec, job: JobSpec, at: KeyPath, reader: SpecReader) -> None:

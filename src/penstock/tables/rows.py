@@ -14,8 +14,7 @@ from penstock.flow.columns.computed import output_type
 from penstock.job.decode import schema_of_rows
 from penstock.job.expressions import Expression, KafkaField, fields
 from penstock.job.faults import Finding, InvalidValueError, KeyPath, nearest, shown
-from penstock.job.kafka_types import KAFKA_TYPES
-from penstock.job.place import PLACE, place_columns
+from penstock.job.kafka_types import KAFKA_TYPES, PLACE, place_columns
 from penstock.job.reader import SpecReader
 from penstock.job.schema import name_fault, type_at
 from penstock.job.spec import JobSpec, SqlSpec, TableT

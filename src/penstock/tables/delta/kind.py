@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
-from penstock.job.place import place_columns
+from penstock.job.kafka_types import place_columns
 from penstock.job.spec import JobSpec
 from penstock.lake.compaction import Progress
 from penstock.lake.delta.compact import compact

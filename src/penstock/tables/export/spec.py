@@ -23,7 +23,6 @@ from penstock.job.texts import read_expression
 from penstock.job.values import (
     Duration,
     Key,
-    Otherwise,
     Part,
     Positive,
     Read,
@@ -69,7 +68,7 @@ def _stated_schema(value: object, at: KeyPath, reader: SpecReader) -> object:
 
 
 _CLUSTER = matching("[A-Za-z0-9_-]{1,64}", "{} cannot be part of a file name", "letters, digits, _ - up to 64")
-EventTime: TypeAlias = Annotated[Expression, Read(read_expression), Otherwise(None)]
+EventTime: TypeAlias = Annotated[Expression, Read(read_expression)]
 Percent: TypeAlias = Annotated[
     float, within(number, "a percentage is more than 0 and at most 100", least=1e-9, most=100)
 ]
@@ -90,10 +89,11 @@ class TypeSpec:
 
     name: str
     """Its folder below the root."""
-    values: Annotated[tuple[str, ...], items(_route_value), Otherwise(())]
-    schema: Annotated[pa.Schema | None, Read(_stated_schema), Otherwise(None)]
+    values: Annotated[tuple[str, ...], items(_route_value)] = ()
+    schema: Annotated[pa.Schema | None, Read(_stated_schema)] = None
     """The decoded fields; None: inferred from the first records and then fixed."""
-    event_time: EventTime
+    event_time: EventTime = field(default=KafkaField("timestamp"))
+    """`complete` replaces it by the stated one, or by that of the job."""
     message: Message | None = None
     """Of `protobuf` and `garmadon`."""
     rotation: Annotated[Rotation | None, Part.SECTION] = None

@@ -86,7 +86,7 @@ def decode_layout(text: str) -> Layout:
             detail=f"{error}: {text}",
             hint="was the table created by another version of Penstock?",
         ) from error
-    return Layout(kept.partition_keys, kept.row_keys, kept.sequence, buckets=kept.buckets)
+    return Layout(kept.row_keys, kept.partition_keys, kept.sequence, buckets=kept.buckets)
 
 
 def _check_keys(layout: Layout, output: OutputColumns, reader: SpecReader) -> None:

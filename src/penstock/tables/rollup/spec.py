@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self, TypeAlias, cast
 from penstock.job.faults import InvalidValueError, KeyPath, Secret, shown
 from penstock.job.reader import SpecReader
 from penstock.job.spec import POINT_FORMATS, JobSpec, TableSpec
-from penstock.job.values import Date, Key, Otherwise, Parsed, Part, Read, any_duration, items, one_of, text
+from penstock.job.values import Date, Key, Parsed, Part, Read, any_duration, items, one_of, text
 from penstock.lake.delta.schema import TablePlace
 from penstock.publish.spec import PublishSpec, check_publish
 
@@ -75,7 +75,7 @@ class RollupSpec(TableSpec):
     decoders = POINT_FORMATS
     unused = ("schema", "columns", "place", "drop", "sql")
     many_jobs = False
-    windows: Annotated[tuple[Window, ...], items(window), Otherwise(WINDOWS_DEFAULT)]
+    windows: Annotated[tuple[Window, ...], items(window)] = WINDOWS_DEFAULT
     """The finest first; each is a multiple of it."""
     lateness_ms: Annotated[Millis, Key("lateness")] = 120_000
     idle_after_ms: Annotated[Millis, Key("idle_after")] = 60_000
