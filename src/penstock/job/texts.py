@@ -49,10 +49,8 @@ def read_patterns(value: object, at: KeyPath, reader: SpecReader) -> object:
     """Regular expressions for keys and values of tags."""
 
     def read(name: str, item: object, path: KeyPath) -> object:
-        return LOST if reader.parsed(regular_expression, name, path) is LOST else reader.parsed(pattern, item, path)
-
-    def pattern(item: object) -> str:
-        return regular_expression(setting(item))
+        reader.parsed(regular_expression, name, path)
+        return reader.parsed(lambda pattern: regular_expression(setting(pattern)), item, path)
 
     return reader.mapped(value, at, read)
 

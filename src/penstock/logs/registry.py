@@ -8,7 +8,7 @@ from typing import Any
 from penstock.job.loader import Logs
 from penstock.job.spec import JobSpec, KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.kafka.section import complete_kafka
+from penstock.logs.kafka.settings import complete_kafka
 from penstock.logs.log import Log
 from penstock.logs.wal.log import WalLog, WalLogSpec, complete_wal
 

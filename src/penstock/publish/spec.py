@@ -12,7 +12,7 @@ from penstock.job.reader import SpecReader
 from penstock.job.spec import JobSpec, KafkaLogSpec, LogSpec
 from penstock.job.texts import TOPIC_NAME, servers
 from penstock.job.values import Key, Parsed, Settings, positive, within
-from penstock.logs.kafka.section import check_client
+from penstock.logs.kafka.settings import check_client
 
 PublishFormat: TypeAlias = Literal["opentsdb", "json"]
 Topic: TypeAlias = Annotated[str, TOPIC_NAME]

@@ -57,8 +57,11 @@ def complete_rows(
     added = add_place(job, reader, names) if has_place else {}
     columns = {**job.columns, **added}
     types: dict[str, pa.DataType | None] = {field.name: field.type for field in schema or ()}
-    for name in (*stated, *added):
-        types.setdefault(name, _type_of(columns.get(name), schema))
+    for name in [name for name in (*stated, *added) if name not in types]:
+        types[name] = None
+        if name in columns and schema is not None:
+            with suppress(UserError):
+                types[name] = output_type(columns[name], schema)
     output = OutputColumns(types, complete=schema is not None and not reader.misstates("columns"))
     output = _without_dropped(job, schema, output, reader)
     sql = job.sql
@@ -123,15 +126,6 @@ def expression_findings(expression: Expression, schema: pa.Schema, at: KeyPath) 
         output_type(expression, schema)
     except UserError as error:
         yield Finding(at, error.primary, error.hint)
-
-
-def _type_of(expression: Expression | None, schema: pa.Schema | None) -> pa.DataType | None:
-    """The type of a column; None if the job file does not show it."""
-    if expression is None or schema is None:
-        return None
-    with suppress(UserError):
-        return output_type(expression, schema)
-    return None
 
 
 # the place of a row

@@ -21,7 +21,6 @@ from penstock.tables.rows import OutputColumns, complete_rows
 
 LAYOUT_PROPERTY = "penstock.keyed"
 """The table property with the keys that a table was created with, so that it can be read without its job."""
-TOMBSTONE_RETENTION_SECONDS = 7 * 86_400.0
 AT: KeyPath = ("table", "keyed")
 
 
@@ -30,7 +29,7 @@ class KeyedSpec(TablePlace):
     kind = "keyed"
     layout: Annotated[Layout, Part.INLINE]
     chunk_rows: Positive = 500_000
-    tombstone_retention_seconds: Annotated[Duration, Key("tombstone_retention")] = TOMBSTONE_RETENTION_SECONDS
+    tombstone_retention_seconds: Annotated[Duration, Key("tombstone_retention")] = 7 * 86_400.0
     filter_tombstones: bool = False
     """Whether records without a value are dropped: deletes are records of their own."""
     partition_by: tuple[str, ...] = (BUCKET,)

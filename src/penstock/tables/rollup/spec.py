@@ -17,9 +17,8 @@ from penstock.publish.spec import PublishSpec, check_publish
 WINDOW_SECONDS_MIN, WINDOW_SECONDS_MAX = 1.0, 366 * 86400.0
 WINDOWS_MAX = 16
 AT: KeyPath = ("table", "rollup")
-AggregateName: TypeAlias = Literal["count", "sum", "min", "max", "mean", "first", "last"]
 LatePolicy: TypeAlias = Literal["drop", "update"]
-"""What happens to points whose window is closed."""
+AggregateName: TypeAlias = Literal["count", "sum", "min", "max", "mean", "first", "last"]
 PARTITION_TIMES = ("event_ms", "moved_ms", "last_point_ms", "read_to_end_ms")
 """Of a partition: the greatest event time, capped at the clock, and three clock times (`watermark.py`)."""
 PARTITION_SUMS = ("points", "blacklisted", "non_numeric", "non_finite", "future")
@@ -64,9 +63,6 @@ class Aggregates:
     mean: Annotated[bool, Key("aggregates"), _computes("mean")] = False
 
 
-WINDOWS_DEFAULT = tuple(map(window, ("1m", "10m", "1h", "24h")))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupSpec(TableSpec):
     """`path` is the table of closed windows."""
@@ -75,13 +71,14 @@ class RollupSpec(TableSpec):
     decoders = POINT_FORMATS
     unused = ("schema", "columns", "place", "drop", "sql")
     many_jobs = False
-    windows: Annotated[tuple[Window, ...], items(window)] = WINDOWS_DEFAULT
+    windows: Annotated[tuple[Window, ...], items(window)] = tuple(map(window, ("1m", "10m", "1h", "24h")))
     """The finest first; each is a multiple of it."""
     lateness_ms: Annotated[Millis, Key("lateness")] = 120_000
     idle_after_ms: Annotated[Millis, Key("idle_after")] = 60_000
     future_cutoff_ms: Annotated[Millis, Key("future_cutoff")] = 3_600_000
     not_before: Date = date(2000, 1, 1)
     late: LatePolicy = "drop"
+    """What happens to points whose window is closed."""
     update_grace_ms: Annotated[Millis, Key("update_grace")] = 0
     """How long partials are kept after the coarsest window over them is closed."""
     aggregates: Annotated[Aggregates, Part.INLINE] = Aggregates()
