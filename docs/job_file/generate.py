@@ -13,14 +13,15 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import pyarrow as pa
 import yaml
 
 from penstock.job.faults import InvalidValueError
 from penstock.job.loader import OTHER_KEYS
 from penstock.job.reader import FileKey, keys_of
 from penstock.job.spec import BlacklistEntry, JobSpec
-from penstock.job.values import DURATION_UNITS, LOST, SIZE_UNITS, Parsed, Part
-from penstock.logs.registry import SECTIONS
+from penstock.job.values import DURATION_UNITS, SIZE_UNITS, Parsed, Part
+from penstock.logs.registry import SPECS
 from penstock.tables.export.spec import TypeSpec
 from penstock.tables.registry import KINDS
 
@@ -63,10 +64,10 @@ def sections() -> dict[str, list[KeyRow]]:
     result: dict[str, list[KeyRow]] = {TOP: [KeyRow(name, "", "") for name in OTHER_KEYS]}
     _add(result, TOP, JobSpec)
     _add(result, "decode.blacklist", BlacklistEntry)
-    for log in SECTIONS:
-        _add(result, f"log.{log.name}", log.spec)
+    for log in SPECS:
+        _add(result, f"log.{log.kind}", log)
     for kind in KINDS.values():
-        _add(result, f"table.{kind.name}", kind.section.spec)
+        _add(result, f"table.{kind.name}", kind.spec)
     _add(result, "types", TypeSpec)
     return result
 
@@ -134,10 +135,8 @@ def _default(spec: Any, key: FileKey, type_: str) -> str:
     if key.required:
         return REQUIRED
     field = next(field for field in fields(spec) if field.name == key.field)
-    value = key.otherwise
-    if value is LOST:
-        value = field.default_factory() if field.default_factory is not MISSING else field.default
-    if type_ == "section" or value is None or value in ("", (), {}, b"", frozenset()):
+    value = field.default_factory() if field.default_factory is not MISSING else field.default
+    if type_ == "section" or value is None or isinstance(value, pa.Schema) or value in ("", (), {}, b"", frozenset()):
         return ""
     match value:
         case bool():

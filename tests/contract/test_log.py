@@ -65,7 +65,9 @@ def _kafka_world(request: pytest.FixtureRequest) -> World:
 
 
 def _open_wal(url: str, spec: KafkaLogSpec) -> Log:
-    return WalLog(WalLogSpec(url, spec.topics, spec.topic_pattern, spec.start, spec.group))
+    return WalLog(
+        WalLogSpec(url, topics=spec.topics, topic_pattern=spec.topic_pattern, start=spec.start, group=spec.group)
+    )
 
 
 @pytest.fixture

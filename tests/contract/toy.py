@@ -1,7 +1,7 @@
 """A toy kind of table: numbered JSON files, each a commit with its rows and positions. Nothing in `src` knows of it.
 
-It shows what a kind has to define: a spec and its section of the job file, a table, a writer and the kind itself. Where
-a real kind has Spark tasks, this one reads the log in the driver.
+It shows what a kind has to define: a spec, which is its section of the job file, a table, a writer and the kind itself.
+Where a real kind has Spark tasks, this one reads the log in the driver.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, Self, assert_never
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +20,6 @@ from penstock.environment import Environment
 from penstock.errors import InvariantError, UserError
 from penstock.flow.write.manifest import Counts, EpochMarks
 from penstock.job.reader import SpecReader
-from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, TableSpec
 from penstock.lake.compaction import Progress
 from penstock.lake.delta.keys import topic_fingerprint
@@ -51,15 +50,11 @@ Row = tuple[str, int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class ToySpec(TableSpec):
-    kind = "toy"
-
-
-class ToySection(KindSection[ToySpec]):
     """Its part of the job file, `table.toy`, has no keys of its own."""
 
-    spec = ToySpec
+    kind = "toy"
 
-    def complete(self, job: JobSpec[ToySpec], reader: SpecReader) -> JobSpec[ToySpec]:
+    def complete(self, job: JobSpec[Self], reader: SpecReader) -> JobSpec[Self]:
         return complete_rows(job, reader)[0]
 
 
@@ -188,7 +183,7 @@ class ToyKind:
     """What the rest of the program sees."""
 
     name = ToySpec.kind
-    section = ToySection()
+    spec = ToySpec
     steps = ("toy_merged",)
     metrics: tuple[Metric, ...] = ()
 

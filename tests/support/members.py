@@ -95,7 +95,7 @@ class Members:
         return member
 
     def partitions(self) -> tuple[Partition, ...]:
-        log = KafkaLog(KafkaLogSpec(self.bootstrap, self.topics))
+        log = KafkaLog(KafkaLogSpec(self.bootstrap, topics=self.topics))
         try:
             return log.partitions()
         finally:

@@ -13,10 +13,7 @@ from penstock.job.faults import KeyPath
 from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import files_of, message_schema
 from penstock.job.reader import SpecReader, known_keys
-from penstock.job.schema import read_schema
-from penstock.job.sections import AnyKindSection
 from penstock.job.spec import DecodeFormat, DecodeSpec, JobSpec, PointsSpec
-from penstock.job.values import Read
 
 AT: KeyPath = ("decode",)
 _POINT_KEYS = tuple(known_keys(PointsSpec))
@@ -32,9 +29,9 @@ _REQUIRED_KEYS = ("descriptors", "header")
 """Of the formats that have them."""
 
 
-def complete_decode(job: JobSpec, kind: AnyKindSection, reader: SpecReader) -> DecodeSpec:
+def complete_decode(job: JobSpec, reader: SpecReader) -> DecodeSpec:
     """Check the decoder against its format and the table; its descriptors are empty where they cannot be used."""
-    decode = replace(job.decode, payload_bytes_max=job.limits.payload_bytes_max)
+    decode, decoders = job.decode, job.table.decoders
     if not reader.states(*AT, "format"):
         return decode
     for name in dict.fromkeys(key for keys in _OWN_KEYS.values() for key in keys):
@@ -43,10 +40,10 @@ def complete_decode(job: JobSpec, kind: AnyKindSection, reader: SpecReader) -> D
             reader.note((*AT, name), f"has no meaning with decode {decode.format}", "remove it", on_key=True)
         elif own and not stated and name in _REQUIRED_KEYS:
             reader.note((*AT, name), f"required key is missing: decode {decode.format} needs it")
-    if decode.format not in kind.decoders and reader.has("table", kind.name):
+    if decode.format not in decoders and reader.has("table", job.table.kind):
         at = (*AT, "format") if reader.has(*AT, "format") else AT
-        reader.note(at, f"table.{kind.name} does not support {decode.format}", f"use {', '.join(kind.decoders)}")
-    if decode.format == "protobuf" and "garmadon" not in kind.decoders and not reader.has(*AT, "message"):
+        reader.note(at, f"table.{job.table.kind} does not support {decode.format}", f"use {', '.join(decoders)}")
+    if decode.format == "protobuf" and "garmadon" not in decoders and not reader.has(*AT, "message"):
         reader.note((*AT, "message"), "required key is missing: all rows of the table are of one message")
     for index in range(len(decode.points.blacklist)):
         if reader.written(*AT, "blacklist", index) in ({}, {"tags": {}}):
@@ -64,9 +61,9 @@ def complete_decode(job: JobSpec, kind: AnyKindSection, reader: SpecReader) -> D
     return decode
 
 
-def schema_of_rows(decode: DecodeSpec, reader: SpecReader) -> pa.Schema | None:
+def schema_of_rows(job: JobSpec, reader: SpecReader) -> pa.Schema | None:
     """The decoded fields of a job with a single table; None where they are not known, which is a finding."""
-    at: KeyPath = ("schema",)
+    at, decode = ("schema",), job.decode
     match decode.format if reader.states(*AT, "format") else None:
         case "raw":
             note_stated_schema(at, decode, reader)
@@ -82,8 +79,7 @@ def schema_of_rows(decode: DecodeSpec, reader: SpecReader) -> pa.Schema | None:
             return None
         case "json" if not reader.has(*at):
             reader.note(at, "required key is missing: decode json needs the fields and their types")
-    schema: pa.Schema | None = reader.top(Read(read_schema), "schema")
-    return schema
+    return job.schema if reader.states(*at) else None
 
 
 def schema_of_message(read: Callable[[], pa.Schema], at: KeyPath, reader: SpecReader) -> pa.Schema | None:
@@ -97,9 +93,6 @@ def schema_of_message(read: Callable[[], pa.Schema], at: KeyPath, reader: SpecRe
 
 def note_stated_schema(at: KeyPath, decode: DecodeSpec, reader: SpecReader) -> None:
     """Refuse a schema where the decoder fixes the fields."""
-    if not reader.has(*at):
-        return
-    if decode.format == "raw":
-        reader.note(at, "contradicts decode: raw, whose one field is value (binary)", on_key=True)
-    else:
-        reader.note(at, f"contradicts decode {decode.format}: the message is the schema", "remove it", on_key=True)
+    if reader.has(*at):
+        fields = "the one field is value (binary)" if decode.format == "raw" else "the message is the schema"
+        reader.note(at, f"contradicts decode {decode.format}: {fields}", "remove it", on_key=True)

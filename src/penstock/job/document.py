@@ -214,29 +214,21 @@ class _Converter:
 def resolve(text: str, env: Mapping[str, str]) -> tuple[str, list[InvalidValueError]]:
     """Fill in the references of a text: a `Secret` where there was one, and a fault for each that is missing."""
     faults: list[InvalidValueError] = []
-    referred = False
 
     def fill(part: re.Match[str]) -> str:
-        nonlocal referred
         if part["escape"]:
             return "${"
-        referred = True
-        try:
-            return _value(part["body"], env)
-        except InvalidValueError as fault:
-            faults.append(fault)
-            return ""
+        kind, _, name = (word.strip() for word in (part["body"] or "").partition(":"))
+        if part["open"]:
+            faults.append(InvalidValueError("a reference begins with ${ and is not closed", _WAYS))
+        elif kind != "env" or not name:
+            faults.append(InvalidValueError(f"invalid reference ${{{part['body']}}}", _WAYS))
+        elif name not in env:
+            faults.append(
+                InvalidValueError(f"environment variable {name} is not set", f"set {name} before the job starts")
+            )
+        return env.get(name, "")
 
     filled = _PART.sub(fill, text)
-    return (Secret(filled) if referred else filled), faults
-
-
-def _value(body: str | None, env: Mapping[str, str]) -> str:
-    if body is None:
-        raise InvalidValueError("a reference begins with ${ and is not closed", _WAYS)
-    kind, _, name = (part.strip() for part in body.partition(":"))
-    if kind != "env" or not name:
-        raise InvalidValueError(f"invalid reference ${{{body}}}", _WAYS)
-    if name not in env:
-        raise InvalidValueError(f"environment variable {name} is not set", f"set {name} before the job starts")
-    return env[name]
+    has_references = any(not part["escape"] for part in _PART.finditer(text))
+    return (Secret(filled) if has_references else filled), faults

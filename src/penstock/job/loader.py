@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
-
-import pyarrow as pa
+from typing import Any, TypeAlias, TypeVar
 
 from penstock.job.decode import complete_decode
 from penstock.job.document import Document, read_document
@@ -18,94 +16,102 @@ from penstock.job.faults import (
     Finding,
     InvalidValueError,
     JobFileError,
+    KeyPath,
     Place,
     key_text,
     kind_of,
     without_secrets,
 )
-from penstock.job.reader import SpecReader, known_keys
-from penstock.job.sections import AnyKindSection, AnyLogSection, Kinds, KindSection, Logs
+from penstock.job.reader import SpecReader, keys_of, known_keys
 from penstock.job.spark import check_spark
-from penstock.job.spec import ClaimsSpec, JobSpec
+from penstock.job.spec import ClaimsSpec, JobSpec, LogSpec, TableSpec
 from penstock.job.texts import read_bounded
 from penstock.job.values import LOST
 
 FILE_BYTES_MAX = 1024 * 1024
-OTHER_KEYS = ("log", "schema", "columns", "table")
-"""Top-level keys whose meaning depends on the log, the decoder and the kind of table."""
+OTHER_KEYS = ("log", "table")
+"""Top-level keys whose meaning depends on the log and the kind of table."""
 
-SectionT = TypeVar("SectionT", bound=AnyKindSection | AnyLogSection)
+SpecT = TypeVar("SpecT", bound=LogSpec | TableSpec)
+Kinds: TypeAlias = Sequence[type[TableSpec]]
+Logs: TypeAlias = Mapping[type[Any], Callable[[Any, JobSpec, SpecReader], Any]]
+"""Each with what checks its section, and adds what follows from the rest of the job."""
 
 
 def _read_job(reader: SpecReader, kinds: Kinds, logs: Logs) -> JobSpec:
-    """Read everything that the file states; note what is wrong with it."""
+    """Read everything that the file states; note what is wrong with it.
+
+    While a kind or a log completes the job it may have faults; `reader.states` shows which keys could be read.
+    """
     values = reader.document.values
-    kind, log = _chosen("table", kinds, reader), _chosen("log", logs, reader)
-    own_keys = [key for other in kinds for key in other.own_keys()]
+    kind, log = _chosen("table", kinds, reader), _chosen("log", list(logs), reader)
+    own_keys = [key for other in kinds for key in _own_keys(other)]
     reader.note_unknown(values, (), list(dict.fromkeys([*known_keys(JobSpec), *OTHER_KEYS, *own_keys])))
     job = JobSpec(
         **reader.fields(JobSpec, values, ()),
         log=_section("log", log, reader),
-        schema=pa.schema([]),
-        columns={},
         table=_section("table", kind, reader),
     )
-    job = replace(job, decode=complete_decode(job, kind, reader))
-    job = kind.complete(job, reader)
+    job = replace(job, decode=complete_decode(job, reader))
+    job = job.table.complete(job, reader)
     for other in kinds:
-        for name in other.own_keys():
-            if reader.has(name) and name not in kind.own_keys():
-                reader.note((name,), f"has no meaning without table.{other.name}", "remove it", on_key=True)
+        for name in _own_keys(other):
+            if reader.has(name) and name not in _own_keys(kind):
+                reader.note((name,), f"has no meaning without table.{other.kind}", "remove it", on_key=True)
     for name in kind.unused:
         if reader.has(name):
-            reader.note((name,), f"has no meaning for table.{kind.name}", "remove it", on_key=True)
+            reader.note((name,), f"has no meaning for table.{kind.kind}", "remove it", on_key=True)
     check_spark(job, reader)
     both_stated = reader.states("flush", "min_bytes_per_file") and reader.states("flush", "max_bytes_per_batch")
     if both_stated and job.flush.min_bytes_per_file > job.flush.max_bytes_per_batch:
         message = "more than max_bytes_per_batch: no batch could fill a file"
         reader.note(("flush", "min_bytes_per_file"), message)
-    job = replace(job, claims=_claims(job, log, reader), on=_policies(job, reader))
-    return replace(job, log=log.complete(job.log, job, reader) if reader.states("log", log.name) else job.log)
+    job = replace(job, claims=_claims(job, reader), on=_policies(job, reader))
+    return replace(job, log=logs[log](job.log, job, reader)) if reader.states("log", log.kind) else job
 
 
-def _chosen(name: str, sections: Sequence[SectionT], reader: SpecReader) -> SectionT:
+def _chosen(name: str, specs: Sequence[type[SpecT]], reader: SpecReader) -> type[SpecT]:
     """The kind of table, or the log, that the file states; notes if it does not state exactly one."""
-    stated = [section for section in sections if reader.has(name, section.name)]
-    implied = [kind for kind in sections if isinstance(kind, KindSection) and any(map(reader.has, kind.own_keys()))]
-    chosen = [sections[0], *implied, *stated][-1]
-    names = [section.name for section in sections]
+    stated = [spec for spec in specs if reader.has(name, spec.kind)]
+    implied = [spec for spec in specs if any(map(reader.has, _own_keys(spec)))]
+    chosen = [specs[0], *implied, *stated][-1]
+    names = [spec.kind for spec in specs]
     value = reader.written(name)
     if not reader.has(name):
         reader.note((name,), "required key is missing")
     elif isinstance(value, dict):
         reader.note_unknown(value, (name,), names)
         if not value:
-            reader.note((name, chosen.name), "required key is missing", f"one of {', '.join(names)}")
+            reader.note((name, chosen.kind), "required key is missing", f"one of {', '.join(names)}")
     elif value is not None:
         reader.note((name,), f"expected a mapping, found {kind_of(value)}")
-    for section in stated[1:]:
-        reader.note((name, section.name), f"contradicts {name}.{stated[0].name}: state one of them", on_key=True)
+    for spec in stated[1:]:
+        reader.note((name, spec.kind), f"contradicts {name}.{stated[0].kind}: state one of them", on_key=True)
     return chosen
 
 
-def _section(name: str, section: AnyKindSection | AnyLogSection, reader: SpecReader) -> Any:
+def _own_keys(spec: Any) -> list[str]:
+    """The top-level keys that a file has only with this kind."""
+    return [key.name for key in keys_of(spec) if key.top]
+
+
+def _section(name: str, spec: Any, reader: SpecReader) -> Any:
     """The spec of the chosen kind or log, without values where the file states none."""
-    value = reader.written(name, section.name)
-    spec = LOST if value is None else reader.section(section.spec, value, (name, section.name))
-    if spec is not LOST:
-        return spec
-    return section.spec(**reader.fields(section.spec, None, (name, section.name)))
+    at: KeyPath = (name, spec.kind)
+    value = reader.written(*at)
+    section = LOST if value is None else reader.section(spec, value, at)
+    return spec(**reader.fields(spec, None, at)) if section is LOST else section
 
 
-def _claims(job: JobSpec, log: AnyLogSection, reader: SpecReader) -> ClaimsSpec | None:
+def _claims(job: JobSpec, reader: SpecReader) -> ClaimsSpec | None:
     """How processes share the partitions of the job: by default if it names a group; None: they do not."""
     claims = job.claims
-    if claims is None and log.shared and job.log.group:
+    if claims is None and job.log.shared and job.log.group:
         claims = ClaimsSpec()
     if claims is not None and claims.mode == "static":
         claims = None
-    if claims is not None and not log.shared:
-        message = f"log.{log.name} cannot be shared: processes share partitions through a Kafka topic"
+    if claims is not None and not job.log.shared:
+        message = f"log.{job.log.kind} cannot be shared: processes share partitions through a Kafka topic"
         reader.note(("claims",), message, "remove claims, and run one process for the job", on_key=True)
     return claims
 

@@ -24,7 +24,6 @@ ENVELOPE_TIME = "timestamp"
 """The column of the envelope's own time, in milliseconds."""
 HEAP_SCHEMA = pa.schema([(name, pa.int64()) for name in ("init", "committed", "used", "max")])
 FILE_SYSTEM_FIELDS = ("src_path", "dst_path", "uri")
-MAKE_DESCRIPTORS = "make one with protoc --include_imports --descriptor_set_out=FILE"
 
 _SETS_KEPT_MAX = 16
 _MESSAGES_KEPT_MAX = 512
@@ -129,7 +128,8 @@ def files_of(descriptors: bytes) -> Mapping[str, FileDescriptorProto]:
         files = []
     # Other bytes may parse at random, and none always do.
     if not files or not all(file.name for file in files):
-        raise UserError("the descriptors are not a descriptor set", hint=MAKE_DESCRIPTORS)
+        hint = "make one with protoc --include_imports --descriptor_set_out=FILE"
+        raise UserError("the descriptors are not a descriptor set", hint=hint)
     return {file.name: file for file in files}
 
 

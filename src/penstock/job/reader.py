@@ -15,7 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from penstock.job.document import Document
 from penstock.job.faults import Finding, InvalidValueError, KeyPath, kind_of, nearest
-from penstock.job.values import LOST, Key, Lost, Otherwise, Parsed, Part, Read, one_of
+from penstock.job.values import LOST, Key, Lost, Parsed, Part, Read, one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,6 @@ class FileKey:
     """The dataclass of a section."""
     top: bool
     required: bool
-    otherwise: object
-    """What the field is where the file does not state it; `LOST`: its own default."""
 
 
 @dataclass(slots=True)
@@ -88,16 +86,6 @@ class SpecReader:
         result = {name: read(name, item, (*at, name)) for name, item in value.items()}
         return {name: item for name, item in result.items() if item is not LOST}
 
-    def top(self, marker: Parsed | Read, name: str) -> Any:
-        """The value of a key at the top of the file; None if it states none that can be read."""
-        if name not in self.document.values:
-            return None
-        value = self._value(marker, self.document.values[name], (name,))
-        if value is LOST:
-            return None
-        self._read.add((name,))
-        return value
-
     def section(self, spec: Any, value: object, at: KeyPath, **others: object) -> Any:
         """The spec that a mapping states; `others` are fields that it cannot state. `LOST` if it is not a mapping."""
         short = isinstance(value, str) and hasattr(spec, "SHORT")
@@ -130,8 +118,8 @@ class SpecReader:
                 self._read.add(path)
             elif key.required and key.marker is Part.SECTION:
                 value = key.spec(**self.fields(key.spec, None, path))
-            elif key.otherwise is not LOST:
-                value = key.otherwise
+            elif key.required:
+                value = None
             if value is not LOST:
                 result[key.field] = value
         return result
@@ -179,11 +167,9 @@ def _keys(item: Any, hint: Any) -> Iterator[FileKey]:
     if not reads:
         return
     name = next((note.name for note in notes if isinstance(note, Key)), item.name)
-    needed = item.default is MISSING and item.default_factory is MISSING
-    otherwise = next((note.value for note in notes if isinstance(note, Otherwise)), None if needed else LOST)
-    required = needed and not any(isinstance(note, Otherwise) for note in notes)
+    required = item.default is MISSING and item.default_factory is MISSING
     spec = next((note for note in notes if isinstance(note, type) and is_dataclass(note)), None)
-    yield FileKey(item.name, name, reads[-1], spec, Part.TOP in notes, required, otherwise)
+    yield FileKey(item.name, name, reads[-1], spec, Part.TOP in notes, required)
 
 
 def _types_and_annotations(hint: Any) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Annotated, ClassVar, Generic, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, Literal, Self, TypeAlias, cast
 
 import pyarrow as pa
 from typing_extensions import TypeVar
@@ -18,6 +18,7 @@ from penstock.errors import InvariantError, UserError
 from penstock.job import texts
 from penstock.job.expressions import Expression
 from penstock.job.faults import Secret as Secret
+from penstock.job.schema import read_schema
 from penstock.job.texts import MessageName as MessageName
 from penstock.job.values import (
     Count,
@@ -41,10 +42,12 @@ from penstock.job.values import (
     one_of,
     positive,
     sections,
-    size,
     text,
     within,
 )
+
+if TYPE_CHECKING:
+    from penstock.job.reader import SpecReader
 
 DAY_FOLDER = "day"
 """The name of the folders by which a reader sees the day of an event as a column."""
@@ -57,23 +60,17 @@ POINT_FORMATS: tuple[DecodeFormat, ...] = ("telegraf", "influx")
 PointTimes: TypeAlias = Literal["auto", "s", "ms", "us", "ns"]
 NameStyle: TypeAlias = Literal["opentsdb", "raw"]
 Defaults: TypeAlias = Literal["null", "value"]
-RouteWay: TypeAlias = Literal["field", "header", "key", "envelope"]
-PlaceColumns: TypeAlias = Literal["columns", "none"]
-"""Whether rows have columns for topic, partition and offset of their record."""
-ClaimsMode: TypeAlias = Literal["static", "group"]
+RouteWay: TypeAlias = Annotated[
+    Literal["field", "header", "key", "envelope"], Parsed(lambda value: texts.read_route(value)[0])
+]
+RoutePath: TypeAlias = Annotated[tuple[str, ...], Key("by"), Parsed(lambda value: texts.read_route(value)[1])]
 StartAt: TypeAlias = Literal["earliest", "latest"]
 GapPolicy: TypeAlias = Literal["fail", "record"]
-RecreatedPolicy: TypeAlias = Literal["fail", "restart"]
-BadRecordPolicy: TypeAlias = Literal["quarantine", "fail"]
 TombstonePolicy: TypeAlias = Literal["filter", "row", "quarantine"]
 NewColumnPolicy: TypeAlias = Literal["add", "quarantine", "ignore"]
-SmallFilesPolicy: TypeAlias = Literal["compact", "keep"]
-"""Whether the job merges them itself, or only `penstock compact` does."""
 Payload: TypeAlias = Literal["plain", "gzip"]
 """How the bytes of a record are wrapped before the decoder sees them."""
-UnknownTypePolicy: TypeAlias = Literal["quarantine", "drop"]
 Message: TypeAlias = Annotated[MessageName, Parsed(texts.message_name)]
-TablePath: TypeAlias = Annotated[str, Read(texts.read_table_path)]
 
 
 def _start(value: object) -> object:
@@ -81,58 +78,38 @@ def _start(value: object) -> object:
     return value if isinstance(value, dict) else one_of(StartAt).read(value)
 
 
-StartOffsets: TypeAlias = Annotated[StartAt | Mapping[str, Mapping[int, int]], Parsed(_start)]
-Group: TypeAlias = Annotated[str, matching(".{1,249}", "longer than 249 characters")]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSpec:
+    """Which topics of a log, and where one without a position begins: by name, or {topic: {partition: offset}}.
 
+    Exactly one of `topics` and `topic_pattern` is given. Each log adds its own fields in its class.
+    """
 
-class LogSpec(Protocol):
-    """The fields that the spec of every log has; each log adds its own in its class."""
-
-    @property
-    def topics(self) -> tuple[str, ...]: ...
-
-    @property
-    def topic_pattern(self) -> str | None: ...
-
-    @property
-    def start(self) -> StartAt | Mapping[str, Mapping[int, int]]: ...
-
-    @property
-    def group(self) -> str:
-        """The name under which the log shows the positions of the job to other tools."""
-
-    @property
-    def transactional(self) -> bool:
-        """Whether the job expects offsets without a record."""
+    kind: ClassVar[str]
+    """The key under `log:` in a job file."""
+    shared: ClassVar[bool] = False
+    """Whether the processes of a job can share its partitions: a group that is named turns that on."""
+    topics: Texts = ()
+    topic_pattern: Pattern | None = None
+    start: Annotated[StartAt | Mapping[str, Mapping[int, int]], Parsed(_start)] = "earliest"
+    group: Annotated[str, matching(".{1,249}", "longer than 249 characters")] = ""
+    """The name under which the log shows the positions of the job to other tools."""
+    transactional: bool = False
+    """Whether the job expects offsets without a record."""
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaLogSpec:
-    """Which topics of which cluster, and where one without a position begins: by name, or {topic: {partition: offset}}.
-
-    Exactly one of `topics` and `topic_pattern` is given.
-    """
-
+class KafkaLogSpec(LogSpec):
+    kind = "kafka"
+    shared = True
     bootstrap: Annotated[str, Parsed(texts.servers)]
-    topics: Texts = ()
-    topic_pattern: Pattern | None = None
-    start: StartOffsets = "earliest"
-    group: Group = ""
-    transactional: Flag = False
+    transactional: Flag = field(default=False, kw_only=True)
     client_settings: Annotated[Settings, Key("client")] = field(default_factory=dict)
     """Any setting of librdkafka but those that Penstock decides; authentication and encryption are among them."""
 
 
-_TOPIC = matching("[A-Za-z0-9._-]{1,230}", "invalid topic name {}", "A-Z a-z 0-9 . _ -")
-_HEARTBEAT = within(
-    duration, "too short to be kept over a network", f"at least {HEARTBEAT_SECONDS_MIN} s", least=HEARTBEAT_SECONDS_MIN
-)
-_WORK_TIMEOUT = within(
-    duration,
-    "too short: a batch may take longer without being stuck",
-    "at least 60 s, and longer than the longest Spark task",
-    least=60,
-)
+_HEARTBEAT = within(duration, "too short to be kept over a network", "at least 0.5 s", least=HEARTBEAT_SECONDS_MIN)
+_WORK_TIMEOUT = within(duration, "too short: a batch may take longer without being stuck", "at least 60 s", least=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +120,13 @@ class ClaimsSpec:
     client_id: Annotated[str | None, matching(".{1,255}", "longer than 255 characters")] = None
     """A stable id takes its claims back after a restart; None: randomly generated."""
     heartbeat_seconds: Annotated[float, Key("heartbeat"), _HEARTBEAT] = 10.0
-    topic: Annotated[str, _TOPIC] = "__penstock"
+    topic: Annotated[str, texts.TOPIC_NAME] = "__penstock"
     partitions: Annotated[int, within(positive, "more than 1000: every process reads them all", most=1000)] = 8
     """Of the coordination topic, if it has to be created."""
     work_timeout_seconds: Annotated[float, Key("work_timeout"), _WORK_TIMEOUT] = 600.0
     """A process whose work makes no progress for this time leaves the group, and others take its partitions."""
-    mode: ClaimsMode = "group"
+    mode: Literal["static", "group"] = "group"
     """With `static` the job has no claims."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wrapping:
-    """What the payload of a record is wrapped in, and how large it may be without."""
-
-    payload: Payload = "plain"
-    bytes_max: int = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +163,8 @@ class DecodeSpec:
     """What a field without presence becomes if it has its default: on the wire it equals an absent one."""
     uri_names: Settings = field(default_factory=dict)
     """Of `garmadon` file system events: cluster names as they are written, for those in the event's uri."""
-    payload_bytes_max: int = Wrapping().bytes_max
-    """Of one record, unpacked (`limits.payload_bytes`)."""
     points: Annotated[PointsSpec, Part.INLINE] = field(default_factory=PointsSpec)
     """Of `telegraf` and `influx`."""
-
-    @property
-    def wrapping(self) -> Wrapping:
-        return Wrapping(self.payload, self.payload_bytes_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,25 +181,35 @@ class TableSpec:
 
     kind: ClassVar[str]
     """The key under `table:` in a job file."""
-    path: TablePath
-    storage_options: Annotated[Settings, Key("storage")] = field(default_factory=dict)
+    decoders: ClassVar[tuple[DecodeFormat, ...]] = ("json", "raw", "protobuf")
+    unused: ClassVar[tuple[str, ...]] = ("place",)
+    """Top-level keys of a job file that have no meaning for it."""
     many_jobs: ClassVar[bool] = True
     """Whether several jobs may write one table."""
+    path: Annotated[str, Read(texts.read_table_path)]
+    storage_options: Annotated[Settings, Key("storage")] = field(default_factory=dict)
 
     @property
     def folders(self) -> tuple[str, ...]:
         """Where its tables are stored; no other table may be there."""
         return (self.path,)
 
+    def complete(self, job: JobSpec[Self], reader: SpecReader) -> JobSpec[Self]:
+        """Check what depends on the kind, and add the fields and columns of its rows.
+
+        The job may have faults; `reader.states` shows which keys could be read.
+        """
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, slots=True)
 class RouteSpec:
     """Which type a record is of: a field of its JSON, a header, its key, or the marker of its envelope."""
 
-    by: Annotated[RouteWay, Parsed(texts.route_way)]
-    path: Annotated[tuple[str, ...], Key("by"), Parsed(texts.route_path)] = field(default=(), repr=False)
+    by: RouteWay
+    path: RoutePath = field(default=(), repr=False)
     """Of a field; of a header its one name."""
-    unknown: UnknownTypePolicy = "quarantine"
+    unknown: Literal["quarantine", "drop"] = "quarantine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,17 +239,15 @@ class FlushPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    bad_record: BadRecordPolicy = "quarantine"
+    bad_record: Literal["quarantine", "fail"] = "quarantine"
     gap: GapPolicy = "fail"
-    recreated: RecreatedPolicy = "fail"
+    recreated: Literal["fail", "restart"] = "fail"
     tombstone: TombstonePolicy = "filter"
     new_column: NewColumnPolicy = "add"
     bad_share: Share = 0.1
     """The share of a batch that may go to quarantine; with more the job stops before the commit. 1: never."""
-    small_files: SmallFilesPolicy = "compact"
-
-
-_PAYLOAD = within(size, "more than 1GiB: an Arrow array could not hold two such records", most=1024**3)
+    small_files: Literal["compact", "keep"] = "compact"
+    """Whether the job merges them itself, or only `penstock compact` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +260,6 @@ class Limits:
     stage_age_seconds_max: Annotated[Duration, Key("stage_age")] = 3600.0
     transient_retries_max: Annotated[Count, Key("transient_retries")] = 10
     shutdown_seconds_max: Annotated[Duration, Key("shutdown")] = 60.0
-    payload_bytes_max: Annotated[int, Key("payload_bytes"), _PAYLOAD] = Wrapping().bytes_max
-    """Of one record, unpacked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,12 +280,13 @@ class JobSpec(Generic[TableT_co]):
     name: Annotated[str, Key("job"), texts.JOB_NAME]
     log: LogSpec
     decode: Annotated[DecodeSpec, Part.SECTION]
-    schema: pa.Schema
-    """The decoded fields. For `raw` it is one binary field, `value`; of an export it is empty."""
-    columns: Mapping[str, Expression] = field(repr=False)
-    """Computed columns: name to parsed expression, as `day(meta.producer.timestamp)`; computed by `flow.columns`."""
     table: TableT_co
-    place: PlaceColumns = "columns"
+    schema: Annotated[pa.Schema, Read(read_schema)] = field(default_factory=lambda: pa.schema([]))
+    """The decoded fields. For `raw` it is one binary field, `value`; of an export it is empty."""
+    columns: Annotated[Mapping[str, Expression], Read(texts.read_columns)] = field(default_factory=dict, repr=False)
+    """Computed columns: name to parsed expression, as `day(meta.producer.timestamp)`; computed by `flow.columns`."""
+    place: Literal["columns", "none"] = "columns"
+    """Whether rows have columns for topic, partition and offset of their record."""
     drop: Annotated[frozenset[str], items(text, frozenset)] = frozenset()
     """Decoded fields that columns are computed from, and that are not columns of the table themselves."""
     sql: Annotated[SqlSpec | None, Part.SECTION] = None

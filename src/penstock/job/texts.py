@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.job.expressions import Constant, Expression, Field
+from penstock.job.expressions import Constant, Field
 from penstock.job.faults import InvalidValueError, KeyPath, Secret, kind_of, nearest, shown
+from penstock.job.schema import name_findings
 from penstock.job.values import LOST, matching, regular_expression, setting, text
 
 if TYPE_CHECKING:
@@ -49,10 +49,8 @@ def read_patterns(value: object, at: KeyPath, reader: SpecReader) -> object:
     """Regular expressions for keys and values of tags."""
 
     def read(name: str, item: object, path: KeyPath) -> object:
-        return LOST if reader.parsed(regular_expression, name, path) is LOST else reader.parsed(pattern, item, path)
-
-    def pattern(item: object) -> str:
-        return regular_expression(setting(item))
+        reader.parsed(regular_expression, name, path)
+        return reader.parsed(lambda pattern: regular_expression(setting(pattern)), item, path)
 
     return reader.mapped(value, at, read)
 
@@ -119,20 +117,19 @@ def read_expression(value: object, at: KeyPath, reader: SpecReader) -> object:
     return expression
 
 
+def read_columns(value: object, at: KeyPath, reader: SpecReader) -> object:
+    """Computed columns by name, without those whose expression cannot be read."""
+    columns = reader.mapped(value, at, lambda _, item, path: read_expression(item, path, reader))
+    if isinstance(value, dict):
+        reader.findings += name_findings({name: (*at, name) for name in value})
+    return columns
+
+
 # routes
 
 
-def route_way(value: object) -> str:
-    """`field`, `header`, `key` or `envelope` of a route."""
-    return _route(value)[0]
-
-
-def route_path(value: object) -> tuple[str, ...]:
-    """What `field(meta.type)` or `header(event-type)` names."""
-    return _route(value)[1]
-
-
-def _route(value: object) -> tuple[str, tuple[str, ...]]:
+def read_route(value: object) -> tuple[str, tuple[str, ...]]:
+    """The way of a route, and what `field(meta.type)` or `header(event-type)` names."""
     route = text(value).strip()
     if route in ("key", "envelope"):
         return route, ()
@@ -148,9 +145,7 @@ def _route(value: object) -> tuple[str, tuple[str, ...]]:
 def _field_path(inside: str) -> tuple[str, ...]:
     from penstock.job.sql_text import parse_expression  # noqa: PLC0415 - imports sqlglot
 
-    expression: Expression | None = None
-    with suppress(InvalidValueError):
-        expression = parse_expression(inside)
+    expression = parse_expression(inside)
     if not isinstance(expression, Field):
         hint = "write names with special characters in backticks: field(`a b`.c)"
         raise InvalidValueError("field() takes the path of a decoded field", hint)

@@ -57,13 +57,6 @@ class Key:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Otherwise:
-    """The value of a field without a default that the file does not state."""
-
-    value: object
-
-
 class Part(Enum):
     """A field that is a frozen dataclass with keys of its own, or whose key is elsewhere in the file."""
 

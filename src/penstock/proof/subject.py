@@ -20,7 +20,7 @@ from penstock.flow.write.manifest import Ranges, StagedFile
 from penstock.flow.write.names import parse_staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import decode_report
-from penstock.job.place import place_columns
+from penstock.job.kafka_types import place_columns
 from penstock.job.spec import JobSpec
 from penstock.lake.compaction import batch_rows
 from penstock.lake.delta.files import refuse_deletion_vectors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 from penstock.errors import UserError
@@ -12,7 +12,7 @@ from penstock.job.reader import SpecReader
 from penstock.job.spec import JobSpec, KafkaLogSpec, LogSpec
 from penstock.job.texts import TOPIC_NAME, servers
 from penstock.job.values import Key, Parsed, Settings, positive, within
-from penstock.logs.kafka.section import check_client
+from penstock.logs.kafka.settings import check_client
 
 PublishFormat: TypeAlias = Literal["opentsdb", "json"]
 Topic: TypeAlias = Annotated[str, TOPIC_NAME]
@@ -39,16 +39,12 @@ class PublishSpec:
         """Connection settings of the topic. Credentials of the log's cluster are never sent to another one."""
         topics = (self.topic, self.positions_topic)
         if self.bootstrap is not None:
-            return KafkaLogSpec(self.bootstrap, topics, client_settings=self.client_settings or {})
+            return KafkaLogSpec(self.bootstrap, topics=topics, client_settings=self.client_settings or {})
         if not isinstance(log, KafkaLogSpec):
             raise UserError("the job does not read Kafka, and publish states no bootstrap")
         settings = log.client_settings if self.client_settings is None else self.client_settings
         of_producers = {name: value for name, value in settings.items() if name not in READER_SETTINGS}
-        return KafkaLogSpec(log.bootstrap, topics, group=log.group, client_settings=of_producers)
-
-    def reading(self, log: LogSpec) -> KafkaLogSpec:
-        """Connection settings for readers of the topic."""
-        return replace(self.cluster(log), topics=(self.topic,))
+        return KafkaLogSpec(log.bootstrap, topics=topics, group=log.group, client_settings=of_producers)
 
 
 def check_publish(publish: PublishSpec, job: JobSpec, at: KeyPath, reader: SpecReader) -> None:

@@ -16,8 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts, EpochMarks
-from penstock.job.sections import AnyKindSection
-from penstock.job.spec import JobSpec
+from penstock.job.spec import JobSpec, TableSpec
 from penstock.lake.compaction import EVERYTHING, CompactionLimits, Progress
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.lake.reports import CompactReport, Report, VacuumReport
@@ -221,7 +220,7 @@ class Kind(Protocol):
         """The key under `table:` in a job file."""
 
     @property
-    def section(self) -> AnyKindSection:
+    def spec(self) -> type[TableSpec]:
         """Its part of the job file."""
 
     @property

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from penstock.failpoints import ENVIRONMENT_NAME, STEPS, Failpoint, armed
 from penstock.job import loader
-from penstock.job.sections import AnyKindSection
-from penstock.job.spec import JobSpec
-from penstock.logs.registry import SECTIONS
+from penstock.job.spec import JobSpec, TableSpec
+from penstock.logs.registry import SPECS
 from penstock.tables.delta.kind import DeltaKind
 from penstock.tables.export.kind import ExportKind
 from penstock.tables.keyed.kind import KeyedKind
@@ -43,13 +42,13 @@ def load_job(path: Path, env: Mapping[str, str] | None = None) -> JobSpec:
 
 def load_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> list[JobSpec]:
     """Read the job files; raises one `JobFileError` with every fault of all of them."""
-    return loader.load_jobs(paths, _sections(), SECTIONS, env)
+    return loader.load_jobs(paths, _specs(), SPECS, env)
 
 
 def check_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> list[loader.CheckedFile]:
     """Check each file, and that no two of them conflict; a path given twice counts once."""
-    return loader.check_jobs(paths, _sections(), SECTIONS, env)
+    return loader.check_jobs(paths, _specs(), SPECS, env)
 
 
-def _sections() -> list[AnyKindSection]:
-    return [kind.section for kind in KINDS.values()]
+def _specs() -> list[type[TableSpec]]:
+    return [kind.spec for kind in KINDS.values()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -14,19 +14,13 @@ from penstock.flow.columns.computed import output_type
 from penstock.job.decode import schema_of_rows
 from penstock.job.expressions import Expression, KafkaField, fields
 from penstock.job.faults import Finding, InvalidValueError, KeyPath, nearest, shown
-from penstock.job.kafka_types import KAFKA_TYPES
-from penstock.job.place import PLACE, place_columns
+from penstock.job.kafka_types import KAFKA_TYPES, PLACE, place_columns
 from penstock.job.reader import SpecReader
-from penstock.job.schema import name_fault, name_findings, type_at
+from penstock.job.schema import name_fault, type_at
 from penstock.job.spec import JobSpec, SqlSpec, TableT
-from penstock.job.texts import read_expression
-from penstock.job.values import LOST, Read
 
 if TYPE_CHECKING:
     from penstock.job.sql_text import SelectItem
-
-StatedColumns: TypeAlias = Mapping[str, Expression | None]
-"""Computed columns by name; None for one whose expression could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +45,23 @@ def complete_rows(
 
     With `has_place` the columns are added in which each row carries its place.
     """
-    schema = schema_of_rows(job.decode, reader)
+    schema = schema_of_rows(job, reader)
     stated = stated_columns(reader)
     selected = _selected(job.sql, reader) if job.sql is not None else {}
     if schema is not None:
-        reader.findings += column_findings(stated, schema)
-    added = add_place(job, reader, stated, _names(stated, schema, selected, reader)) if has_place else {}
-    columns = {**readable(stated), **added}
+        reader.findings += column_findings(job, schema, reader)
+    message: KeyPath | None = ("decode", "message") if reader.has("decode", "message") else None
+    names: list[tuple[KeyPath, str]] = [(message or ("schema", field.name), field.name) for field in schema or ()]
+    names += [(("columns", name), name) for name in stated]
+    names += [(("sql", "select", index), item.name) for index, item in selected.items() if item.path != (item.name,)]
+    added = add_place(job, reader, names) if has_place else {}
+    columns = {**job.columns, **added}
     types: dict[str, pa.DataType | None] = {field.name: field.type for field in schema or ()}
-    for name in (*stated, *added):
-        types.setdefault(name, _type_of(columns.get(name), schema))
+    for name in [name for name in (*stated, *added) if name not in types]:
+        types[name] = None
+        if name in columns and schema is not None:
+            with suppress(UserError):
+                types[name] = output_type(columns[name], schema)
     output = OutputColumns(types, complete=schema is not None and not reader.misstates("columns"))
     output = _without_dropped(job, schema, output, reader)
     sql = job.sql
@@ -74,20 +75,6 @@ def complete_rows(
         sql = replace(sql, select=(*sql.select, *(f"`{name.replace('`', '``')}`" for name in left_out)))
     complete = output.complete and not reader.misstates("sql") and not reader.misstates("sql", "select")
     return replace(job, schema=schema, columns=columns, sql=sql), replace(output, complete=complete)
-
-
-def _names(
-    stated: StatedColumns, schema: pa.Schema | None, selected: Mapping[int, SelectItem], reader: SpecReader
-) -> Iterator[tuple[KeyPath, str]]:
-    """The names of fields and columns, each with the key that states it."""
-    message: KeyPath | None = ("decode", "message") if reader.has("decode", "message") else None
-    for field in schema or ():
-        yield message or ("schema", field.name), field.name
-    for name in stated:
-        yield ("columns", name), name
-    for index, item in selected.items():
-        if item.path != (item.name,):
-            yield ("sql", "select", index), item.name
 
 
 def _without_dropped(
@@ -112,37 +99,21 @@ def _without_dropped(
 # computed columns
 
 
-def stated_columns(reader: SpecReader) -> StatedColumns:
-    """The computed columns of the file, read without knowing the decoded fields."""
-    return reader.top(Read(_read_columns), "columns") or {}
+def stated_columns(reader: SpecReader) -> list[str]:
+    """The names of the computed columns of the file, also of those whose expression could not be read."""
+    return list(reader.written("columns")) if reader.states("columns") else []
 
 
-def readable(stated: StatedColumns) -> dict[str, Expression]:
-    """Those columns whose expressions could be read."""
-    return {name: expression for name, expression in stated.items() if expression is not None}
-
-
-def _read_columns(value: object, at: KeyPath, reader: SpecReader) -> object:
-    def read(_: str, item: object, path: KeyPath) -> object:
-        expression = read_expression(item, path, reader)
-        return None if expression is LOST else expression
-
-    columns = reader.mapped(value, at, read)
-    if columns is not LOST:
-        reader.findings += name_findings({name: (*at, name) for name in columns})
-    return columns
-
-
-def column_findings(stated: StatedColumns, schema: pa.Schema) -> Iterator[Finding]:
-    """What is wrong with the columns next to these decoded fields."""
+def column_findings(job: JobSpec, schema: pa.Schema, reader: SpecReader) -> Iterator[Finding]:
+    """What is wrong with the columns of the file next to these decoded fields."""
     decoded = {name.casefold(): name for name in schema.names}
-    for name, expression in stated.items():
+    for name in stated_columns(reader):
         at: KeyPath = ("columns", name)
         clash = decoded.get(name.casefold())
         if clash is not None:
             yield Finding(at, f"the schema has a field {clash} already", "choose another name", on_key=True)
-        if expression is not None:
-            yield from expression_findings(expression, schema, at)
+        if name in job.columns:
+            yield from expression_findings(job.columns[name], schema, at)
 
 
 def expression_findings(expression: Expression, schema: pa.Schema, at: KeyPath) -> Iterator[Finding]:
@@ -157,28 +128,17 @@ def expression_findings(expression: Expression, schema: pa.Schema, at: KeyPath) 
         yield Finding(at, error.primary, error.hint)
 
 
-def _type_of(expression: Expression | None, schema: pa.Schema | None) -> pa.DataType | None:
-    """The type of a column; None if the job file does not show it."""
-    if expression is None or schema is None:
-        return None
-    with suppress(UserError):
-        return output_type(expression, schema)
-    return None
-
-
 # the place of a row
 
 
-def add_place(
-    job: JobSpec, reader: SpecReader, stated: StatedColumns, taken: Iterable[tuple[KeyPath, str]]
-) -> dict[str, KafkaField]:
+def add_place(job: JobSpec, reader: SpecReader, taken: Iterable[tuple[KeyPath, str]]) -> dict[str, KafkaField]:
     """Columns for those parts of the place that the job's own columns do not hold.
 
     `taken` are the names of fields and columns, each with the key that states it.
     """
     if job.place == "none":
         return {}
-    held = dict(place_columns(readable(stated), job.sql.select if job.sql is not None else ()))
+    held = dict(place_columns(job.columns, job.sql.select if job.sql is not None else ()))
     added = {name: KafkaField(part) for part, name in PLACE.items() if part not in held}
     for key, name in taken:
         field = added.get(name.casefold())

@@ -302,7 +302,7 @@ def test_a_topic_that_does_not_exist_is_refused_with_the_name_that_was_meant(boo
 def test_a_full_log_section_works_like_a_bootstrap_address(bootstrap: str, topic: Topics, produce: Produce) -> None:
     name = topic()
     produce(name, ["a"])
-    spec = KafkaLogSpec(bootstrap, (name,), client_settings={"fetch.max.bytes": "1000000"})
+    spec = KafkaLogSpec(bootstrap, topics=(name,), client_settings={"fetch.max.bytes": "1000000"})
     with Member(spec, group=f"group-of-{name}", heartbeat_seconds=1.0, coordination=COORDINATION) as member:
         assert places(worked(member, 1)) == [(0, 0)]
 

@@ -17,7 +17,7 @@ TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 def test_kafka_consumer_groups_shows_position_end_and_lag(bootstrap: str, topic: Topics, produce: Produce) -> None:
     name = topic(partitions=1)
     produce(name, [b"x"] * 10, partition=0)
-    log = KafkaLog(KafkaLogSpec(bootstrap, (name,), group=f"group-of-{name}"))
+    log = KafkaLog(KafkaLogSpec(bootstrap, topics=(name,), group=f"group-of-{name}"))
     try:
         mirror(log, f"group-of-{name}", {log.partitions()[0]: 7})
     finally:

@@ -35,7 +35,7 @@ def open_log(bootstrap: str) -> Iterator[OpenLog]:
         pattern: str | None = None,
         start: StartAt | Mapping[str, Mapping[int, int]] = "earliest",
     ) -> KafkaLog:
-        opened.append(KafkaLog(KafkaLogSpec(bootstrap, topics, pattern, start)))
+        opened.append(KafkaLog(KafkaLogSpec(bootstrap, topics=topics, topic_pattern=pattern, start=start)))
         return opened[-1]
 
     yield make

@@ -118,7 +118,6 @@ def test_a_wrong_value_is_reported_at_its_location_with_the_closest_match(
         ("flush: {min_bytes_per_file: 2MiB, max_bytes_per_batch: 1MiB}", "flush.min_bytes_per_file", ""),
         ("flush: fast", "flush", ""),
         ("flush:", "flush", ""),
-        ("limits: {payload_bytes: 2GiB}", "limits.payload_bytes", ""),
         ("spark: {conf: {ui.enabled: 1}}", "spark.conf.ui.enabled", "spark.ui.enabled"),
         ("job: again", "job", ""),
         ("<<: {a: 1}", "<<", ""),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Self, cast
 
 import pytest
 
 from penstock.job.reader import SpecReader
-from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, TableSpec, job_of
 from penstock.job.values import Part, Positive, Text
 from penstock.tables.kind import Kind
@@ -31,19 +30,15 @@ class ToySpec(TableSpec):
     colour: Text
     parking: Annotated[Parking, Part.SECTION, Part.TOP] = field(default_factory=Parking)
 
-
-class ToySection(KindSection[ToySpec]):
-    spec = ToySpec
-
-    def complete(self, job: JobSpec[ToySpec], reader: SpecReader) -> JobSpec[ToySpec]:
-        if job.table.colour == "grey":
+    def complete(self, job: JobSpec[Self], reader: SpecReader) -> JobSpec[Self]:
+        if self.colour == "grey":
             reader.note(("table", "toy", "colour"), "is not a colour")
         return complete_rows(job, reader)[0]
 
 
 class ToyKind:
     name = ToySpec.kind
-    section = ToySection()
+    spec = ToySpec
 
 
 @pytest.fixture

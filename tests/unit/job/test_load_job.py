@@ -59,7 +59,7 @@ table:
 claims: static
 flush: {allowed_latency: 500ms, min_bytes_per_file: 1024, max_messages_per_batch: 10, max_bytes_per_batch: 1MB}
 on: {bad_record: fail, bad_share: 0.25, gap: record, recreated: restart, tombstone: row}
-limits: {payload_bytes: 3MiB, stage_age: 2h, transient_retries: 0, shutdown: 5s}
+limits: {stage_age: 2h, transient_retries: 0, shutdown: 5s}
 spark: {master: "local[2,4]", conf: {spark.ui.enabled: false, spark.hadoop.fs.s3a.secret.key: plain-text}}
 """
 
@@ -120,10 +120,7 @@ def test_every_key_arrives_in_the_spec(load: Load, tmp_path: Path) -> None:
         "ignore",
         0.25,
     )
-    assert spec.limits == Limits(
-        stage_age_seconds_max=7200.0, transient_retries_max=0, shutdown_seconds_max=5.0, payload_bytes_max=3145728
-    )
-    assert spec.decode.payload_bytes_max == 3 * 1048576
+    assert spec.limits == Limits(stage_age_seconds_max=7200.0, transient_retries_max=0, shutdown_seconds_max=5.0)
     assert spec.spark.master == "local[2,4]"
     assert spec.spark.conf["spark.ui.enabled"] == "false"
 

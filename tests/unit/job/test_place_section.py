@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.job.expressions import KafkaField
-from penstock.job.place import place_columns
+from penstock.job.kafka_types import place_columns
 from tests.unit.job.conftest import BASE, Faults, Load
 
 EXPORT = """\

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Self, cast
 
 import pytest
 
 from penstock.job.reader import SpecReader
-from penstock.job.sections import KindSection
 from penstock.job.spec import POINT_FORMATS, BlacklistEntry, JobSpec, PointsSpec, TableSpec
 from penstock.tables.kind import Kind
 from penstock.tables.registry import KINDS
@@ -17,20 +16,16 @@ from tests.unit.job.test_export_job import JSON as EXPORT
 
 class GaugeSpec(TableSpec):
     kind = "gauge"
-
-
-class GaugeSection(KindSection[GaugeSpec]):
-    spec = GaugeSpec
     decoders = POINT_FORMATS
     unused = ("schema", "columns", "sql")
 
-    def complete(self, job: JobSpec[GaugeSpec], reader: SpecReader) -> JobSpec[GaugeSpec]:
+    def complete(self, job: JobSpec[Self], reader: SpecReader) -> JobSpec[Self]:
         return job
 
 
 class GaugeKind:
     name = GaugeSpec.kind
-    section = GaugeSection()
+    spec = GaugeSpec
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,6 @@ from penstock.job.values import (
     LOST,
     Duration,
     Key,
-    Otherwise,
     Part,
     Positive,
     Settings,
@@ -43,7 +42,7 @@ class Pipe:
 @dataclass(frozen=True)
 class Labels:
     colours: Texts
-    parts: Annotated[Texts, Otherwise(("a",))]
+    parts: Texts = ("a",)
 
 
 @dataclass(frozen=True)

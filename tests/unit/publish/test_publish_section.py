@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Self, cast
 
 import pytest
 
 from penstock.job.faults import JobFileError, KeyPath
 from penstock.job.loader import load_jobs
 from penstock.job.reader import SpecReader
-from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec, KafkaLogSpec, Secret, TableSpec
 from penstock.job.values import Part
-from penstock.logs.registry import SECTIONS
+from penstock.logs.registry import SPECS
 from penstock.publish.spec import PublishSpec, check_publish
 from penstock.tables.rows import complete_rows
 
@@ -32,24 +31,20 @@ table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoudSpec(TableSpec):
+    """A kind of table that only this test knows, and that publishes."""
+
     kind = "loud"
     publish: Annotated[PublishSpec, Part.SECTION]
 
-
-class LoudSection(KindSection[LoudSpec]):
-    """A kind of table that only this test knows, and that publishes."""
-
-    spec = LoudSpec
-
-    def complete(self, job: JobSpec[LoudSpec], reader: SpecReader) -> JobSpec[LoudSpec]:
-        check_publish(job.table.publish, job, AT, reader)
+    def complete(self, job: JobSpec[Self], reader: SpecReader) -> JobSpec[Self]:
+        check_publish(self.publish, job, AT, reader)
         return complete_rows(job, reader)[0]
 
 
 def loaded(folder: Path, publish: str) -> PublishSpec:
     path = folder / "job.yaml"
     path.write_text(JOB.replace("PUBLISH", publish))
-    [spec] = load_jobs([path], [LoudSection()], SECTIONS, {"PW": "hunter2"})
+    [spec] = load_jobs([path], [LoudSpec], SPECS, {"PW": "hunter2"})
     return cast("LoudSpec", spec.table).publish
 
 
@@ -92,7 +87,7 @@ def test_invalid_values_are_reported_at_their_key(tmp_path: Path, publish: str, 
 
 LOG = KafkaLogSpec(
     "log:9092",
-    ("points",),
+    topics=("points",),
     group="loud",
     client_settings={"sasl.password": Secret("pw"), "client.id": "reader", "fetch.min.bytes": "1"},
 )
@@ -119,9 +114,9 @@ def test_a_job_that_reads_no_kafka_has_to_name_the_cluster(tmp_path: Path) -> No
     text = JOB.replace('kafka: {bootstrap: "kafka-1:9092", topics: [points]}', wal)
     path = tmp_path / "job.yaml"
     path.write_text(text.replace("PUBLISH", '{topic: out, bootstrap: "elsewhere:9092"}'))
-    [job] = load_jobs([path], [LoudSection()], SECTIONS, {})
+    [job] = load_jobs([path], [LoudSpec], SPECS, {})
     assert cast("LoudSpec", job.table).publish.cluster(job.log).bootstrap == "elsewhere:9092"
     path.write_text(text.replace("PUBLISH", "{topic: out}"))
     with pytest.raises(JobFileError) as raised:
-        load_jobs([path], [LoudSection()], SECTIONS, {})
+        load_jobs([path], [LoudSpec], SPECS, {})
     assert [fault.key for fault in raised.value.faults] == ["table.loud.publish.bootstrap"]

@@ -15,7 +15,7 @@ from penstock.flow.decode.protobuf.reader import ProtobufDecoder, check_fields
 from penstock.flow.rows import Decoded
 from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import garmadon_schema, message_schema
-from penstock.job.spec import DecodeSpec, MessageName, Policies, TombstonePolicy, Wrapping
+from penstock.job.spec import DecodeSpec, MessageName, Payload, Policies, TombstonePolicy
 
 
 class Decoder(Protocol):
@@ -28,11 +28,11 @@ class RawDecoder:
     """Decodes nothing: the payload of a record is its only column."""
 
     schema: pa.Schema
-    wrapping: Wrapping
+    payload: Payload
     tombstone: TombstonePolicy
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
-        records = open_records(batch, self.wrapping, self.tombstone)
+        records = open_records(batch, self.payload, self.tombstone)
         columns = pa.RecordBatch.from_arrays([records.values], schema=self.schema)
         return gathered(batch, columns, records.rows, records.errors, records, {})
 
@@ -49,16 +49,16 @@ def decoder_for(
     `message` is that of the type, where types have different ones. `reserved` are names in lower case that no
     new field may have. The decoder can be pickled.
     """
-    options = (decode.defaults, decode.wrapping, on.tombstone)
+    options = (decode.defaults, decode.payload, on.tombstone)
     match decode.format:
         case "raw":
             if schema.names != RAW_SCHEMA.names or schema.types != RAW_SCHEMA.types:
                 raise UserError("the schema of raw records is one binary field, value")
-            return RawDecoder(schema, decode.wrapping, on.tombstone)
+            return RawDecoder(schema, decode.payload, on.tombstone)
         case "json":
             if not len(schema):
                 raise UserError("the schema has no fields", hint="name at least one field of the records")
-            return JsonDecoder(schema, decode.wrapping, on.tombstone, on.new_column, reserved)
+            return JsonDecoder(schema, decode.payload, on.tombstone, on.new_column, reserved)
         case "protobuf":
             named = _named(message or decode.message, "message")
             check_fields(schema, message_schema(decode.descriptors, named), named)

@@ -14,9 +14,11 @@ import pyarrow.compute as pc
 from penstock.flow.columns.seen_types import NewFields
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.rows import Decoded, DecodedRows, bad_rows, take
-from penstock.job.spec import TombstonePolicy, Wrapping
+from penstock.job.spec import Payload, TombstonePolicy
 
 TOMBSTONE = "value is null (a tombstone)"
+PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
+"""Of one record, decompressed."""
 PART_BYTES_MAX = 64 * 1024 * 1024
 """Unpacked values that are held at a time; the last one may exceed it."""
 
@@ -35,8 +37,8 @@ class Records:
     """The last rows of the batch, which have still to be opened, because the others hold enough bytes unpacked."""
 
 
-def open_records(batch: pa.RecordBatch, wrapping: Wrapping, tombstone: TombstonePolicy) -> Records:
-    """Apply the tombstone policy and take the payloads out of their wrapping; kept tombstones are null values."""
+def open_records(batch: pa.RecordBatch, payload: Payload, tombstone: TombstonePolicy) -> Records:
+    """Apply the tombstone policy and decompress the payloads; kept tombstones are null values."""
     values = batch.column("value")
     if values.type != pa.binary():
         values = values.cast(pa.binary())
@@ -45,8 +47,8 @@ def open_records(batch: pa.RecordBatch, wrapping: Wrapping, tombstone: Tombstone
         dead = pc.indices_nonzero(values.is_null()).to_pylist()
     errors: dict[int, str] = {}
     rest = None
-    if wrapping.payload != "plain":
-        opened, errors = unwrap(values.to_pylist(), wrapping)
+    if payload != "plain":
+        opened, errors = unwrap(values.to_pylist())
         values, count = pa.array(opened, pa.binary()), len(opened)
         if count < batch.num_rows:
             rest = batch.slice(count)
@@ -73,7 +75,7 @@ def gathered(
     return Decoded(rows_of_it, bad_rows(batch, errors), opened.filtered, new_fields, opened.rest)
 
 
-def unwrap(values: Sequence[bytes | None], wrapping: Wrapping) -> tuple[list[bytes | None], dict[int, str]]:
+def unwrap(values: Sequence[bytes | None]) -> tuple[list[bytes | None], dict[int, str]]:
     """The inner bytes of values until enough are held, and by number why some have none to read.
 
     The others are for the next call; null stays null.
@@ -87,7 +89,7 @@ def unwrap(values: Sequence[bytes | None], wrapping: Wrapping) -> tuple[list[byt
         inner = None
         try:
             if value is not None:
-                inner = _gunzip(value, wrapping.bytes_max)
+                inner = _gunzip(value)
         except MisfitError as error:
             errors[number] = str(error)
         unwrapped.append(inner)
@@ -95,18 +97,18 @@ def unwrap(values: Sequence[bytes | None], wrapping: Wrapping) -> tuple[list[byt
     return unwrapped, errors
 
 
-def _gunzip(data: bytes, bytes_max: int) -> bytes:
+def _gunzip(data: bytes) -> bytes:
     parts: list[bytes] = []
     size_bytes = 0
     while data or not parts:
         member = zlib.decompressobj(_GZIP_WINDOW)
         try:
-            parts.append(member.decompress(data, bytes_max + 1 - size_bytes))
+            parts.append(member.decompress(data, PAYLOAD_BYTES_MAX + 1 - size_bytes))
         except zlib.error as error:
             raise MisfitError(f"payload is not gzip: {error}") from None
         size_bytes += len(parts[-1])
-        if size_bytes > bytes_max:
-            raise MisfitError(f"payload unpacks to more than the {bytes_max} bytes of limits.payload_bytes")
+        if size_bytes > PAYLOAD_BYTES_MAX:
+            raise MisfitError(f"payload unpacks to more than {PAYLOAD_BYTES_MAX} bytes")
         if not member.eof:
             raise MisfitError("payload is not gzip: it ends too early")
         data = member.unused_data

@@ -47,14 +47,14 @@ class PointsDecoder:
     def __init__(self, decode: DecodeSpec, on: Policies) -> None:
         points = decode.points
         self.series = SeriesBook(points.blacklist)
-        self._wrapping = decode.wrapping
+        self._payload = decode.payload
         self._tombstone = on.tombstone
         unit = points.timestamps or ("ns" if decode.format == "influx" else "auto")
         self._format = _format(decode.format, points.names, unit)
 
     def decode(self, batch: pa.RecordBatch) -> DecodedPoints:
         """Decode the records of one batch; bad rows are returned, whatever the policy for them."""
-        records = open_records(batch, self._wrapping, self._tombstone)
+        records = open_records(batch, self._payload, self._tombstone)
         errors = dict(records.errors)
         fast = points_of(self._format, records.values, self.series)
         exact = _ExactPoints(self.series, self._format.names)

@@ -50,7 +50,7 @@ class Fanout:
         self._flow = flow
         values = {name: kind.values for name, kind in flow.types.items()}
         router = FieldRouter if flow.route.by == "field" else PlainRouter
-        self._router: Router = router(flow.route, values, flow.decode.wrapping)
+        self._router: Router = router(flow.route, values, flow.decode.payload)
         self._readers: dict[RouteSource, TypeReader] = {}
         self._filer = Filer(flow)
         self._files = self._filer.files

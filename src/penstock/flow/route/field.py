@@ -24,7 +24,7 @@ from penstock.flow.route.routes import Routed, RouteSource, ValueCodes, joined_b
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
 from penstock.flow.spans import BufferSpans, spans_of
 from penstock.job.expressions import Field
-from penstock.job.spec import RouteSpec, Wrapping
+from penstock.job.spec import Payload, RouteSpec
 
 SINGLY_RECORDS_MAX = 16
 """So few are looked at one by one: a call of Arrow's reader costs more."""
@@ -37,9 +37,9 @@ _VALUE = rb'^[ \t\r\n]*:[ \t\r\n]*(?P<value>"[^"\\]*"|-?[0-9]+)'
 class FieldRouter:
     """Routes by the value at a path."""
 
-    def __init__(self, route: RouteSpec, values: Mapping[str, tuple[str, ...]], wrapping: Wrapping) -> None:
+    def __init__(self, route: RouteSpec, values: Mapping[str, tuple[str, ...]], payload: Payload) -> None:
         self._path = path = route.path
-        self._wrapping = wrapping
+        self._payload = payload
         self.ways = tuple(RouteSource(name, numeric) for name in values for numeric in (False, True))
         codes = {way: code for code, way in enumerate(self.ways)}
         spelled = {
@@ -55,7 +55,7 @@ class FieldRouter:
 
     def route(self, batch: pa.RecordBatch) -> Routed:
         """A guess."""
-        opened, unreadable, rest = unwrapped(batch, self._wrapping)
+        opened, unreadable, rest = unwrapped(batch, self._payload)
         codes = self._codes.of(self._guessed(opened.column("value")))
         unknown = pa.nulls(opened.num_rows, pa.string())
         return Routed(opened, codes, unknown, unreadable, sure=False, rest=rest)
@@ -146,7 +146,7 @@ def field_at(path: tuple[str, ...], kind: pa.DataType) -> pa.Field:
 
 
 def _reader(path: tuple[str, ...], kind: pa.DataType) -> JsonDecoder:
-    return JsonDecoder(pa.schema([field_at(path, kind)]), Wrapping(), "row", "ignore")
+    return JsonDecoder(pa.schema([field_at(path, kind)]), "plain", "row", "ignore")
 
 
 def _sorted(parts: list[Routed]) -> Routed:

@@ -21,7 +21,7 @@ from penstock.flow.decode.garmadon.envelope import markers, open_envelopes
 from penstock.flow.decode.outcome import open_records
 from penstock.flow.rows import BadRows, bad_rows, rows_without, take
 from penstock.job.kafka_types import utf8
-from penstock.job.spec import RouteSpec, Wrapping
+from penstock.job.spec import Payload, RouteSpec
 
 UNKNOWN = -1
 WRAPPED = "wrapped"
@@ -79,16 +79,16 @@ class ValueCodes:
 class PlainRouter:
     """Routes by what can be taken from a record without decoding it: its key, a header, the marker of its envelope."""
 
-    def __init__(self, route: RouteSpec, values: Mapping[str, tuple[str, ...]], wrapping: Wrapping) -> None:
+    def __init__(self, route: RouteSpec, values: Mapping[str, tuple[str, ...]], payload: Payload) -> None:
         self._by, self._path = route.by, route.path
         self.ways = tuple(RouteSource(name) for name in values)
         codes = {value: code for code, name in enumerate(values) for value in values[name]}
         self._codes = ValueCodes(codes, pa.string())
         # Keys and headers can be read without unwrapping the value.
-        self._wrapping = wrapping if route.by == "envelope" else Wrapping()
+        self._payload = payload if route.by == "envelope" else "plain"
 
     def route(self, batch: pa.RecordBatch) -> Routed:
-        opened, unreadable, rest = unwrapped(batch, self._wrapping)
+        opened, unreadable, rest = unwrapped(batch, self._payload)
         values, errors = self._values_of(opened)
         bad = joined_bad([unreadable, bad_rows(opened, errors)])
         if errors:
@@ -110,11 +110,11 @@ class PlainRouter:
         return result, open_envelopes(batch.column("value")).errors if result.null_count else {}
 
 
-def unwrapped(batch: pa.RecordBatch, wrapping: Wrapping) -> tuple[pa.RecordBatch, BadRows, pa.RecordBatch | None]:
+def unwrapped(batch: pa.RecordBatch, payload: Payload) -> tuple[pa.RecordBatch, BadRows, pa.RecordBatch | None]:
     """The batch with unwrapped and wrapped values, records that cannot be unwrapped, and the rows for the next call."""
-    if wrapping.payload == "plain" or WRAPPED in batch.schema.names:
+    if payload == "plain" or WRAPPED in batch.schema.names:
         return batch, bad_rows(batch, {}), None
-    records = open_records(batch, wrapping, "row")
+    records = open_records(batch, payload, "row")
     readable = take(batch, records.rows)
     index = readable.schema.get_field_index("value")
     opened = readable.set_column(index, "value", records.values).append_column(WRAPPED, readable.column(index))

@@ -23,7 +23,7 @@ from penstock.flow.write.parquet_file import ParquetFile
 from penstock.flow.write.pool import FilePool
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.flow.write.tally import TypeKey
-from penstock.job.place import place_columns
+from penstock.job.kafka_types import place_columns
 from penstock.storage import Storage, open_storage
 
 FOOTER_KEY = "penstock"

@@ -89,7 +89,7 @@ def opened_decode(flow: FanoutFlow) -> DecodeSpec:
 def looked_at(flow: FanoutFlow, batch: pa.RecordBatch) -> Decoded:
     """What JSON records of a type without columns show: the fields to infer them from, or why there is none."""
     nothing = pa.schema([(_NO_FIELD, pa.string())])
-    decoder = JsonDecoder(nothing, opened_decode(flow).wrapping, "row", "add")
+    decoder = JsonDecoder(nothing, opened_decode(flow).payload, "row", "add")
     decoded = decoder.decode(batch)
     none = DecodedRows(decoded.rows.columns.slice(0, 0), batch.slice(0, 0))
     if len(addable(column_types(decoded.new_fields), [*flow.columns, DAY_FOLDER])):

@@ -1,9 +1,18 @@
-"""The librdkafka settings of a job file."""
+"""Kafka in a job file: checks of the section `log.kafka`, and the librdkafka settings of this and other sections."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from penstock.errors import UserError
-from penstock.job.spec import KafkaLogSpec
+from penstock.job.spec import JobSpec, KafkaLogSpec
+from penstock.job.topics import complete_topics
+
+if TYPE_CHECKING:
+    from penstock.job.faults import KeyPath
+    from penstock.job.reader import SpecReader
 
 OWNED_SETTINGS = {
     "group.id": "the consumer group is log.kafka.group",
@@ -16,6 +25,17 @@ OWNED_SETTINGS = {
     "value.deserializer": "records are read as bytes, see decode",
 }
 """Client settings that Penstock decides, and why: another value would break exactly-once or contradict the job file."""
+
+
+def complete_kafka(log: KafkaLogSpec, job: JobSpec, reader: SpecReader) -> KafkaLogSpec:
+    check_client(log.client_settings, ("log", "kafka", "client"), reader)
+    return replace(complete_topics(log, reader), group=log.group or job.name)
+
+
+def check_client(settings: Mapping[str, str], at: KeyPath, reader: SpecReader) -> None:
+    """Note client settings that Penstock decides; librdkafka refuses what it does not know."""
+    for name in settings.keys() & OWNED_SETTINGS.keys():
+        reader.note((*at, name), f"cannot be set here: {OWNED_SETTINGS[name]}", on_key=True)
 
 
 def librdkafka_settings(spec: KafkaLogSpec) -> dict[str, str]:

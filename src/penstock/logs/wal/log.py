@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import TransientError, UserError, did_you_mean
-from penstock.job.faults import InvalidValueError, KeyPath, shown
+from penstock.job.faults import InvalidValueError, shown
 from penstock.job.kafka_types import HEADERS_TYPE, RECORD_SCHEMA
 from penstock.job.reader import SpecReader
-from penstock.job.sections import LogSection, complete_topics
-from penstock.job.spec import Group, JobSpec, Secret, StartOffsets
-from penstock.job.values import Parsed, Pattern, Texts, text
+from penstock.job.spec import JobSpec, LogSpec, Secret
+from penstock.job.topics import complete_topics
+from penstock.job.values import Parsed, text
 from penstock.logs.batches import ROWS_MAX
 from penstock.logs.log import (
     Bounds,
@@ -52,39 +52,23 @@ def _token(value: object) -> Secret:
 
 
 @dataclass(frozen=True, slots=True)
-class WalLogSpec:
-    """Which topics of which server, and where one without a position begins.
+class WalLogSpec(LogSpec):
+    """Which topics of which server. The server trims nothing that a registered `group` still needs.
 
-    Exactly one of `topics` and `topic_pattern` is given.
+    A fingerprint of the table completes the group, so that two tables never trim what only one of them has read.
     """
 
+    kind = "wal"
     url: Annotated[str, Parsed(_url)]
-    topics: Texts = ()
-    topic_pattern: Pattern | None = None
-    start: StartOffsets = "earliest"
-    group: Group = ""
-    """The name under which the server keeps the job's positions: it trims nothing that they still need.
-
-    A fingerprint of the table completes it, so that two tables never trim what only one of them has read.
-    """
     token: Annotated[str, Parsed(_token)] = ""
     """Authenticates the job, if the server requires a token."""
 
-    @property
-    def transactional(self) -> bool:
-        return False
 
-
-def _complete(log: WalLogSpec, job: JobSpec, reader: SpecReader) -> WalLogSpec:
-    at: KeyPath = ("log", "wal")
+def complete_wal(log: WalLogSpec, job: JobSpec, reader: SpecReader) -> WalLogSpec:
     if log.group and not NAME.fullmatch(log.group):
-        reader.note((*at, "group"), f"invalid job name {shown(log.group)}", "letters, digits, . _ -")
+        reader.note(("log", "wal", "group"), f"invalid job name {shown(log.group)}", "letters, digits, . _ -")
     table = hashlib.sha256((job.table.path or "").encode()).hexdigest()[:16]
-    completed: WalLogSpec = complete_topics(log, at, reader)
-    return replace(completed, group=f"{log.group or job.name}.{table}")
-
-
-WAL = LogSection("wal", WalLogSpec, _complete)
+    return replace(complete_topics(log, reader), group=f"{log.group or job.name}.{table}")
 
 
 @dataclass(frozen=True, slots=True)

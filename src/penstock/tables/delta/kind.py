@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
-from penstock.job.place import place_columns
+from penstock.job.kafka_types import place_columns
 from penstock.job.spec import JobSpec
 from penstock.lake.compaction import Progress
 from penstock.lake.delta.compact import compact
@@ -20,7 +20,7 @@ from penstock.proof.subject import Depth
 from penstock.spark.delta_spark import delta_frame
 from penstock.status.model import JobStatus
 from penstock.tables.delta.proof import prove_table
-from penstock.tables.delta.section import DeltaSection, DeltaSpec
+from penstock.tables.delta.section import DeltaSpec
 from penstock.tables.kind import CompactRequest, ReadRequest, VacuumRequest
 from penstock.tables.single.facts import table_status
 from penstock.tables.single.table import SingleKind, SingleTable, existing_table
@@ -30,7 +30,7 @@ from penstock.tables.single.writer import SingleWriter, row_columns
 
 class DeltaKind(SingleKind):
     name = DeltaSpec.kind
-    section = DeltaSection()
+    spec = DeltaSpec
 
     def summary(self, job: JobSpec) -> str:
         return self.name

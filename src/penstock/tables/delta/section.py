@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import pyarrow as pa
 
 from penstock.job.faults import KeyPath, nearest, shown, unless_secret
 from penstock.job.reader import SpecReader
-from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec
 from penstock.job.values import Texts
 from penstock.lake.delta.schema import TablePlace
@@ -18,18 +18,14 @@ from penstock.tables.rows import OutputColumns, complete_rows
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaSpec(TablePlace):
     kind = "delta"
+    unused = ()
     partition_by: Texts = ()
 
-
-class DeltaSection(KindSection[DeltaSpec]):
-    spec = DeltaSpec
-    unused = ()
-
-    def complete(self, job: JobSpec[DeltaSpec], reader: SpecReader) -> JobSpec[DeltaSpec]:
+    def complete(self, job: JobSpec[Self], reader: SpecReader) -> JobSpec[Self]:
         job, output = complete_rows(job, reader, has_place=True)
-        at: KeyPath = ("table", self.name, "partition_by")
-        names = [name.casefold() for name in job.table.partition_by]
-        for index, name in enumerate(job.table.partition_by):
+        at: KeyPath = ("table", self.kind, "partition_by")
+        names = [name.casefold() for name in self.partition_by]
+        for index, name in enumerate(self.partition_by):
             if name.casefold() in names[:index]:
                 reader.note((*at, index), f"{shown(name)} is named twice")
             else:

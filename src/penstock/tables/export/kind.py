@@ -28,7 +28,7 @@ from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.monitoring import METRICS, meter
 from penstock.tables.export.proof import prove_export
 from penstock.tables.export.rebuild import rebuild
-from penstock.tables.export.spec import ExportSection, ExportSpec
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status import day_answers, export_status
 from penstock.tables.export.upkeep import compact, listings, vacuum
 from penstock.tables.export.writer import ExportRuns, ExportWriter
@@ -37,7 +37,7 @@ from penstock.tables.kind import CompactRequest, ReadRequest, RebuildReport, Vac
 
 class ExportKind:
     name = ExportSpec.kind
-    section = ExportSection()
+    spec = ExportSpec
     steps = ("type_committed", "removing", "removed", "renaming", "renamed", "marked", "replay_begun")
     metrics = METRICS
 

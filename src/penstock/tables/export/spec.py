@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -18,13 +18,11 @@ from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import garmadon_schema, message_schema
 from penstock.job.reader import SpecReader
 from penstock.job.schema import read_schema, type_at
-from penstock.job.sections import KindSection
 from penstock.job.spec import DAY_FOLDER, DaysSpec, DecodeSpec, JobSpec, Message, RouteSpec, TableSpec
 from penstock.job.texts import read_expression
 from penstock.job.values import (
     Duration,
     Key,
-    Otherwise,
     Part,
     Positive,
     Read,
@@ -35,7 +33,7 @@ from penstock.job.values import (
     text,
     within,
 )
-from penstock.tables.rows import add_place, column_findings, expression_findings, readable, stated_columns
+from penstock.tables.rows import add_place, column_findings, expression_findings, stated_columns
 
 ExportFormat: TypeAlias = Literal["parquet", "delta"]
 Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "none"]
@@ -68,7 +66,7 @@ def _stated_schema(value: object, at: KeyPath, reader: SpecReader) -> object:
 
 
 _CLUSTER = matching("[A-Za-z0-9_-]{1,64}", "{} cannot be part of a file name", "letters, digits, _ - up to 64")
-EventTime: TypeAlias = Annotated[Expression, Read(read_expression), Otherwise(None)]
+EventTime: TypeAlias = Annotated[Expression, Read(read_expression)]
 Percent: TypeAlias = Annotated[
     float, within(number, "a percentage is more than 0 and at most 100", least=1e-9, most=100)
 ]
@@ -89,10 +87,11 @@ class TypeSpec:
 
     name: str
     """Its folder below the root."""
-    values: Annotated[tuple[str, ...], items(_route_value), Otherwise(())]
-    schema: Annotated[pa.Schema | None, Read(_stated_schema), Otherwise(None)]
+    values: Annotated[tuple[str, ...], items(_route_value)] = ()
+    schema: Annotated[pa.Schema | None, Read(_stated_schema)] = None
     """The decoded fields; None: inferred from the first records and then fixed."""
-    event_time: EventTime
+    event_time: EventTime = field(default=KafkaField("timestamp"))
+    """`complete` replaces it by the stated one, or by that of the job."""
     message: Message | None = None
     """Of `protobuf` and `garmadon`."""
     rotation: Annotated[Rotation | None, Part.SECTION] = None
@@ -113,7 +112,8 @@ class ExportSpec(TableSpec):
     """Mixed event types of one log into a table per type and day; `path` is the root of all types."""
 
     kind = "export"
-
+    decoders = ("json", "raw", "protobuf", "garmadon")
+    unused = ("schema", "sql", "drop")
     route: Annotated[RouteSpec, Part.SECTION, Part.TOP]
     types: Annotated[Mapping[str, TypeSpec], sections_by_name(TypeSpec), Part.TOP]
     format: ExportFormat = "parquet"
@@ -125,16 +125,7 @@ class ExportSpec(TableSpec):
     event_time: Annotated[EventTime | None, Part.TOP] = field(default=None, repr=False, compare=False)
     """The default of types; `complete` copies it into them."""
 
-
-# keys that belong together
-
-
-class ExportSection(KindSection[ExportSpec]):
-    spec = ExportSpec
-    decoders = ("json", "raw", "protobuf", "garmadon")
-    unused = ("schema", "sql", "drop")
-
-    def complete(self, job: JobSpec[ExportSpec], reader: SpecReader) -> JobSpec[ExportSpec]:
+    def complete(self, job: JobSpec[Self], reader: SpecReader) -> JobSpec[Self]:
         route, decode = job.table.route, job.decode.format
         needed = _ROUTES_OF.get(route.by, decode)
         if reader.states("decode", "format") and decode != needed:
@@ -155,7 +146,7 @@ class ExportSection(KindSection[ExportSpec]):
             if spec.schema is not None:
                 message: KeyPath | None = ("types", name, "message") if spec.message is not None else None
                 names += [(message or ("types", name, "schema", field), field) for field in spec.schema.names]
-                for finding in column_findings(stated, spec.schema):
+                for finding in column_findings(job, spec.schema, reader):
                     first_with.setdefault(finding, name)
             at: KeyPath = ("types", name, "event_time")
             if not reader.has(*at):
@@ -167,17 +158,17 @@ class ExportSection(KindSection[ExportSpec]):
         reader.findings += [
             replace(finding, message=f"in type {name}: {finding.message}") for finding, name in first_with.items()
         ]
-        added = add_place(job, reader, stated, names)
+        added = add_place(job, reader, names)
         for at, name in names:
             if name.casefold() == DAY_FOLDER:
                 text = f"{name} is also the column that readers take from the folders day=..."
                 reader.note(at, text, "give it another name", on_key=at[-1] != "message")
-        return replace(job, columns={**readable(stated), **added}, table=replace(job.table, types=types))
+        return replace(job, columns={**job.columns, **added}, table=replace(job.table, types=types))
 
 
 def _decoded_schema(spec: TypeSpec, decode: DecodeSpec, reader: SpecReader) -> pa.Schema | None:
     """The decoded fields of a type; None where they are inferred later or are not known."""
-    if not reader.states("decode", "format") or decode.format not in ExportSection.decoders:
+    if not reader.states("decode", "format") or decode.format not in ExportSpec.decoders:
         return spec.schema
     at: KeyPath = ("types", spec.name)
     message_at: KeyPath = (*at, "message")

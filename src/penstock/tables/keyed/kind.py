@@ -42,7 +42,6 @@ from penstock.tables.keyed.merging.chunks import fresh
 from penstock.tables.keyed.proof import prove_keyed
 from penstock.tables.keyed.spec import (
     LAYOUT_PROPERTY,
-    KeyedSection,
     KeyedSpec,
     decode_layout,
     encode_layout,
@@ -61,7 +60,7 @@ class KeyedKind(SingleKind):
     """One Delta table with one row for each key."""
 
     name = KeyedSpec.kind
-    section = KeyedSection()
+    spec = KeyedSpec
     steps = ("runs_staged", "merged", "tombstones_written")
     mark = LAYOUT_PROPERTY
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import InvariantError
-from penstock.job.values import Key, Otherwise, Parsed, Texts, items, one_of, positive, within
+from penstock.job.values import Key, Parsed, Texts, one_of, positive, within
 from penstock.job.values import text as as_text
 
 BUCKET = "_bucket"
@@ -91,8 +91,8 @@ def _sequence(value: object) -> str | None:
 class Layout:
     """The keys of a table, and how a record changes the row of its key."""
 
-    partition_keys: Annotated[tuple[str, ...], items(as_text), Otherwise(())]
     row_keys: Texts
+    partition_keys: Texts = ()
     sequence: Annotated[str | None, Parsed(_sequence)] = None
     """The column that orders the records of a key; None: the order of the log."""
     delete: Annotated[DeleteRule | None, Parsed(read_delete)] = None

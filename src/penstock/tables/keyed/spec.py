@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import msgspec
 import pyarrow as pa
@@ -13,7 +13,6 @@ from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded
 from penstock.job.faults import KeyPath, nearest, shown
 from penstock.job.reader import SpecReader
-from penstock.job.sections import KindSection
 from penstock.job.spec import JobSpec
 from penstock.job.values import Duration, Key, Part, Positive
 from penstock.lake.delta.schema import TablePlace
@@ -22,7 +21,6 @@ from penstock.tables.rows import OutputColumns, complete_rows
 
 LAYOUT_PROPERTY = "penstock.keyed"
 """The table property with the keys that a table was created with, so that it can be read without its job."""
-TOMBSTONE_RETENTION_SECONDS = 7 * 86_400.0
 AT: KeyPath = ("table", "keyed")
 
 
@@ -31,7 +29,7 @@ class KeyedSpec(TablePlace):
     kind = "keyed"
     layout: Annotated[Layout, Part.INLINE]
     chunk_rows: Positive = 500_000
-    tombstone_retention_seconds: Annotated[Duration, Key("tombstone_retention")] = TOMBSTONE_RETENTION_SECONDS
+    tombstone_retention_seconds: Annotated[Duration, Key("tombstone_retention")] = 7 * 86_400.0
     filter_tombstones: bool = False
     """Whether records without a value are dropped: deletes are records of their own."""
     partition_by: tuple[str, ...] = (BUCKET,)
@@ -40,6 +38,25 @@ class KeyedSpec(TablePlace):
     def tombstones_path(self) -> str:
         """The folder of the table of deleted keys."""
         return f"{self.path}_tombstones"
+
+    def complete(self, job: JobSpec[Self], reader: SpecReader) -> JobSpec[Self]:
+        job, output = complete_rows(job, reader)
+        layout = self.layout
+        _check_keys(layout, output, reader)
+        if layout.sequence is not None:
+            _check_column(layout.sequence, output, (*AT, "sequence"), reader)
+        if layout.delete is not None:
+            _check_column(layout.delete.column, output, (*AT, "delete"), reader)
+        for at, fault in type_faults(layout, output.types):
+            reader.note((*AT, *at), fault)
+        stated = job.on.tombstone if reader.states("on", "tombstone") else None
+        if stated not in (None, "filter"):
+            hint = "remove it: a record without a value deletes the row of its key; or filter: it is left out"
+            reader.note(("on", "tombstone"), "has no meaning for a keyed table", hint)
+        if reader.findings:
+            return job
+        properties = {LAYOUT_PROPERTY: encode_layout(layout)}
+        return replace(job, table=replace(self, properties=properties, filter_tombstones=stated is not None))
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -68,32 +85,7 @@ def decode_layout(text: str) -> Layout:
             detail=f"{error}: {text}",
             hint="was the table created by another version of Penstock?",
         ) from error
-    return Layout(kept.partition_keys, kept.row_keys, kept.sequence, buckets=kept.buckets)
-
-
-class KeyedSection(KindSection[KeyedSpec]):
-    """One Delta table with one row for each key."""
-
-    spec = KeyedSpec
-
-    def complete(self, job: JobSpec[KeyedSpec], reader: SpecReader) -> JobSpec[KeyedSpec]:
-        job, output = complete_rows(job, reader)
-        _check_keys(job.table.layout, output, reader)
-        layout = job.table.layout
-        if layout.sequence is not None:
-            _check_column(layout.sequence, output, (*AT, "sequence"), reader)
-        if layout.delete is not None:
-            _check_column(layout.delete.column, output, (*AT, "delete"), reader)
-        for at, fault in type_faults(layout, output.types):
-            reader.note((*AT, *at), fault)
-        stated = job.on.tombstone if reader.states("on", "tombstone") else None
-        if stated not in (None, "filter"):
-            hint = "remove it: a record without a value deletes the row of its key; or filter: it is left out"
-            reader.note(("on", "tombstone"), "has no meaning for a keyed table", hint)
-        if reader.findings:
-            return job
-        properties = {LAYOUT_PROPERTY: encode_layout(job.table.layout)}
-        return replace(job, table=replace(job.table, properties=properties, filter_tombstones=stated is not None))
+    return Layout(kept.row_keys, kept.partition_keys, kept.sequence, buckets=kept.buckets)
 
 
 def _check_keys(layout: Layout, output: OutputColumns, reader: SpecReader) -> None:

@@ -26,7 +26,7 @@ from penstock.tables.kind import CompactRequest, ReadRequest, VacuumRequest
 from penstock.tables.rollup.closing import compact_partials, windows_rules
 from penstock.tables.rollup.events import METRICS, metric_changes
 from penstock.tables.rollup.proof.verification import prove_rollup
-from penstock.tables.rollup.spec import RollupSection, RollupSpec, partials_job
+from penstock.tables.rollup.spec import RollupSpec, partials_job
 from penstock.tables.rollup.status import rollup_status
 from penstock.tables.rollup.table import open_tables
 from penstock.tables.rollup.writer import RollupWriter
@@ -40,7 +40,7 @@ class RollupKind(SingleKind):
     """Metrics in windows."""
 
     name = RollupSpec.kind
-    section = RollupSection()
+    spec = RollupSpec
     steps = STEPS
     metrics = METRICS
 

@@ -5,22 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import pairwise
-from typing import Annotated, Literal, TypeAlias, cast
+from typing import Annotated, Literal, Self, TypeAlias, cast
 
 from penstock.job.faults import InvalidValueError, KeyPath, Secret, shown
 from penstock.job.reader import SpecReader
-from penstock.job.sections import KindSection
 from penstock.job.spec import POINT_FORMATS, JobSpec, TableSpec
-from penstock.job.values import Date, Key, Otherwise, Parsed, Part, Read, any_duration, items, one_of, text
+from penstock.job.values import Date, Key, Parsed, Part, Read, any_duration, items, one_of, text
 from penstock.lake.delta.schema import TablePlace
 from penstock.publish.spec import PublishSpec, check_publish
 
 WINDOW_SECONDS_MIN, WINDOW_SECONDS_MAX = 1.0, 366 * 86400.0
 WINDOWS_MAX = 16
 AT: KeyPath = ("table", "rollup")
-AggregateName: TypeAlias = Literal["count", "sum", "min", "max", "mean", "first", "last"]
 LatePolicy: TypeAlias = Literal["drop", "update"]
-"""What happens to points whose window is closed."""
+AggregateName: TypeAlias = Literal["count", "sum", "min", "max", "mean", "first", "last"]
 PARTITION_TIMES = ("event_ms", "moved_ms", "last_point_ms", "read_to_end_ms")
 """Of a partition: the greatest event time, capped at the clock, and three clock times (`watermark.py`)."""
 PARTITION_SUMS = ("points", "blacklisted", "non_numeric", "non_finite", "future")
@@ -65,22 +63,22 @@ class Aggregates:
     mean: Annotated[bool, Key("aggregates"), _computes("mean")] = False
 
 
-WINDOWS_DEFAULT = tuple(map(window, ("1m", "10m", "1h", "24h")))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupSpec(TableSpec):
     """`path` is the table of closed windows."""
 
     kind = "rollup"
+    decoders = POINT_FORMATS
+    unused = ("schema", "columns", "place", "drop", "sql")
     many_jobs = False
-    windows: Annotated[tuple[Window, ...], items(window), Otherwise(WINDOWS_DEFAULT)]
+    windows: Annotated[tuple[Window, ...], items(window)] = tuple(map(window, ("1m", "10m", "1h", "24h")))
     """The finest first; each is a multiple of it."""
     lateness_ms: Annotated[Millis, Key("lateness")] = 120_000
     idle_after_ms: Annotated[Millis, Key("idle_after")] = 60_000
     future_cutoff_ms: Annotated[Millis, Key("future_cutoff")] = 3_600_000
     not_before: Date = date(2000, 1, 1)
     late: LatePolicy = "drop"
+    """What happens to points whose window is closed."""
     update_grace_ms: Annotated[Millis, Key("update_grace")] = 0
     """How long partials are kept after the coarsest window over them is closed."""
     aggregates: Annotated[Aggregates, Part.INLINE] = Aggregates()
@@ -104,24 +102,15 @@ class RollupSpec(TableSpec):
     def folders(self) -> tuple[str, ...]:
         return (self.path, self.partials_path)
 
-
-class RollupSection(KindSection[RollupSpec]):
-    """Points of metrics, aggregated in windows of event time."""
-
-    spec = RollupSpec
-    decoders = POINT_FORMATS
-    unused = ("schema", "columns", "place", "drop", "sql")
-
-    def complete(self, job: JobSpec[RollupSpec], reader: SpecReader) -> JobSpec[RollupSpec]:
-        table = job.table
+    def complete(self, job: JobSpec[Self], reader: SpecReader) -> JobSpec[Self]:
         if job.on.tombstone == "row":
             reader.note(
                 ("on", "tombstone"), "row has no meaning: a tombstone has no points", "use filter or quarantine"
             )
         if reader.states(*AT, "windows"):
-            _check_windows(table.windows, reader)
-        if table.publish is not None:
-            check_publish(table.publish, job, (*AT, "publish"), reader)
+            _check_windows(self.windows, reader)
+        if self.publish is not None:
+            check_publish(self.publish, job, (*AT, "publish"), reader)
         return job
 
 

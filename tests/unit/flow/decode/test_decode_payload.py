@@ -61,12 +61,15 @@ def test_compressed_records_are_rows_and_uncompressed_ones_are_bad(wrapping: Pay
 
 
 @pytest.mark.parametrize(("wrapping", "wrap"), [("gzip", gzipped)])
-def test_a_small_record_that_grows_without_end_is_bad_and_names_the_limit(wrapping: Payload, wrap: Wrap) -> None:
+def test_a_small_record_that_grows_without_end_is_bad_and_names_the_limit(
+    wrapping: Payload, wrap: Wrap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.flow.decode.outcome.PAYLOAD_BYTES_MAX", 100_000)
     small, bomb = wrap(b'{"id":1}'), wrap(b" " * 100_001)
-    decoder = decoder_for(DecodeSpec("json", wrapping, payload_bytes_max=100_000), SCHEMA, Policies())
+    decoder = decoder_for(DecodeSpec("json", wrapping), SCHEMA, Policies())
     decoded = decoder.decode(kafka_batch([small, bomb, wrap(b"{}" + b" " * 99_998)]))
     assert good_offsets(decoded) == [100, 102]
-    assert decoded.bad.errors.to_pylist() == ["payload unpacks to more than the 100000 bytes of limits.payload_bytes"]
+    assert decoded.bad.errors.to_pylist() == ["payload unpacks to more than 100000 bytes"]
     assert decoded.bad.kafka.column("value").to_pylist() == [bomb]
 
 

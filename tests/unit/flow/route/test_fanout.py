@@ -7,7 +7,7 @@ import pickle
 import struct
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -27,7 +27,6 @@ from penstock.job.spec import (
     Policies,
     RouteSpec,
     TombstonePolicy,
-    UnknownTypePolicy,
 )
 from penstock.job.sql_text import parse_expression as parse
 from penstock.logs.log import EpochMark
@@ -107,7 +106,7 @@ def test_unknown_types_are_quarantined_or_dropped(tmp_path: Path) -> None:
     values: list[Record] = [record("order", 0), {"type": "new"}, {"type": None}, b"no JSON"]
     part = kafka_part(values, keys=[b"a", b"b", None, b"d"])
 
-    def outcome(policy: UnknownTypePolicy) -> Any:
+    def outcome(policy: Literal["quarantine", "drop"]) -> Any:
         route = RouteSpec("field", ("type",), policy)
         return run(fanout_flow(tmp_path, [orders()], route=route), part)
 

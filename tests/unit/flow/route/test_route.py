@@ -22,7 +22,7 @@ from penstock.flow.route.field import FieldRouter, value_at
 from penstock.flow.route.routes import UNKNOWN, PlainRouter, last_headers
 from penstock.flow.rows import groups
 from penstock.flow.write.report import UNROUTED
-from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies, RouteSpec, Wrapping
+from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies, RouteSpec
 from tests.support.tries import tries
 from tests.unit.flow.route.fanouts import fanout_flow, kafka_part, run, type_flow
 
@@ -168,7 +168,7 @@ def test_the_outcome_of_a_record_depends_on_the_record_alone(
 @given(st.lists(records, min_size=17, max_size=60), st.sampled_from([("type",), ("meta", "type")]))
 def test_records_decoded_together_have_the_same_values_as_alone(batch: list[bytes], path: tuple[str, ...]) -> None:
     backwards = kafka_part(batch).take(pa.array(range(len(batch) - 1, -1, -1)))
-    routed = FieldRouter(RouteSpec("field", path), {"a": ("a",)}, Wrapping()).route_rest(backwards)
+    routed = FieldRouter(RouteSpec("field", path), {"a": ("a",)}, "plain").route_rest(backwards)
     assert routed.batch.column("offset").to_pylist() == sorted(routed.batch.column("offset").to_pylist())
     together = dict(zip(routed.batch.column("offset").to_pylist(), routed.values.to_pylist(), strict=True))
     together.update(
@@ -228,15 +228,16 @@ def test_records_that_are_large_unpacked_are_routed_and_written_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, route: RouteSpec
 ) -> None:
     monkeypatch.setattr("penstock.flow.decode.outcome.PART_BYTES_MAX", 15_000)
+    monkeypatch.setattr("penstock.flow.decode.outcome.PAYLOAD_BYTES_MAX", 30_000)
     names = ["a", "b", "a", "a", "b", "a", "a"]
     texts = [b'{"type": "%b", "n": %d}' % (name.encode(), number) for number, name in enumerate(names)]
     values = [gzip.compress(text + b" " * 10_000) for text in texts]
     values[3] = gzip.compress(b" " * 30_001)
-    flow = fanout_flow(tmp_path, TYPES, decode=DecodeSpec("json", "gzip", payload_bytes_max=30_000), route=route)
+    flow = fanout_flow(tmp_path, TYPES, decode=DecodeSpec("json", "gzip"), route=route)
     outcome = run(flow, kafka_part(values, keys=[name.encode() for name in names]))
     assert (outcome.offsets("a"), outcome.offsets("b")) == ([100, 102, 105, 106], [101, 104])
     bad = outcome.bad() if route.by == "field" else outcome.bad("a")
-    assert bad == {103: "payload unpacks to more than the 30000 bytes of limits.payload_bytes"}
+    assert bad == {103: "payload unpacks to more than 30000 bytes"}
 
 
 def headers(*pairs: tuple[str, bytes | None]) -> list[dict[str, object]]:
@@ -258,12 +259,12 @@ def test_the_last_header_of_the_name_counts() -> None:
     assert last_headers(record_headers(batch)[0], "t").to_pylist() == [b"b", None, None, None, None, b"\xff"]
     assert last_headers(record_headers(batch.slice(3))[0], "t").to_pylist() == [None, None, b"\xff"]
     assert last_headers(record_headers(batch.drop_columns(["headers"]))[0], "t").to_pylist() == [None] * 6
-    router = PlainRouter(RouteSpec("header", ("t",)), {"A": ("a",), "B": ("b",)}, Wrapping())
+    router = PlainRouter(RouteSpec("header", ("t",)), {"A": ("a",), "B": ("b",)}, "plain")
     assert router.route(batch).codes.tolist() == [1, *[UNKNOWN] * 5]
 
 
 def test_a_route_key_that_is_not_text_matches_no_type() -> None:
-    router = PlainRouter(RouteSpec("key"), {"A": ("a", "ä"), "B": ("b",)}, Wrapping())
+    router = PlainRouter(RouteSpec("key"), {"A": ("a", "ä"), "B": ("b",)}, "plain")
     batch = kafka_part([b"1"] * 5, keys=[b"b", "ä".encode(), b"\xff", None, b""])
     assert router.route(batch).codes.tolist() == [1, 0, UNKNOWN, UNKNOWN, UNKNOWN]
 

@@ -158,7 +158,7 @@ def cut(chance: random.Random, records: Sequence[Record]) -> Iterator[list[Recor
 def test_streams_cut_at_random_places_give_the_rows_of_their_records(
     tmp_path: Path, merge: bool, sequence: str | None
 ) -> None:
-    layout = Layout((), ("key",), sequence, merge=merge, buckets=1)
+    layout = Layout(("key",), (), sequence, merge=merge, buckets=1)
     for seed in range(tries(STREAMS)):
         chance = random.Random(seed)
         records = stream(chance)
@@ -171,7 +171,7 @@ def test_streams_cut_at_random_places_give_the_rows_of_their_records(
 @pytest.mark.parametrize("merge", [False, True], ids=["replace", "merge"])
 @pytest.mark.parametrize("delete", [False, True], ids=["update", "delete"])
 def test_equal_offsets_of_two_topics_have_one_order_in_any_batches(tmp_path: Path, merge: bool, delete: bool) -> None:
-    layout = Layout((), ("key",), "seq", merge=merge, buckets=1)
+    layout = Layout(("key",), (), "seq", merge=merge, buckets=1)
     one = Record("one", 0, 0, 5, 1, 7, False, (1, "x", None))
     two = Record("two", 0, 0, 5, 1, 7, delete, (2, None, [2]))
     outcomes = []

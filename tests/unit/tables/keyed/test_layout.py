@@ -33,7 +33,7 @@ def test_bytes_and_text_with_the_same_bytes_share_a_bucket() -> None:
 
 
 def test_rows_of_a_partition_key_share_a_bucket_and_other_keys_spread() -> None:
-    layout = Layout(("device",), ("number",), buckets=8)
+    layout = Layout(("number",), ("device",), buckets=8)
     rows = pa.table({"device": ["a", "a", "b"] * 2, "number": range(6)})
     result = buckets_of(layout, key_frame(layout, rows)).to_list()
     assert result[0] == result[1] == result[3] == result[4] and result[2] == result[5]
@@ -43,13 +43,13 @@ def test_rows_of_a_partition_key_share_a_bucket_and_other_keys_spread() -> None:
 
 
 def test_without_a_partition_key_the_row_key_spreads_rows() -> None:
-    layout = Layout((), ("number",), buckets=4)
+    layout = Layout(("number",), (), buckets=4)
     rows = pa.table({"number": range(100)})
     assert buckets_of(layout, key_frame(layout, rows)).n_unique() == 4
 
 
 def test_rows_without_a_whole_key_are_named_with_the_reason() -> None:
-    layout = Layout(("device",), ("name",), sequence="seq")
+    layout = Layout(("name",), ("device",), sequence="seq")
     names = ["x", None, "x", "x" * KEY_BYTES_MAX, "x" * (KEY_BYTES_MAX - 1)]
     columns = {"device": ["a", "a", None, "a", "a"], "name": names, "seq": [1, 1, 1, 1, 1]}
     faults = key_faults(layout, pa.RecordBatch.from_pydict(columns))

@@ -25,11 +25,11 @@ KINDS = pa.schema(
     ]
 )
 LAYOUTS = [
-    Layout(("device",), ("number",), buckets=7),
-    Layout(("device", "number"), ("at",), buckets=7),
-    Layout(("device", "at"), ("number",), buckets=7),
-    Layout((), ("device", "day"), buckets=7),
-    Layout(("part", "raw"), ("device", "number"), buckets=5),
+    Layout(("number",), ("device",), buckets=7),
+    Layout(("at",), ("device", "number"), buckets=7),
+    Layout(("number",), ("device", "at"), buckets=7),
+    Layout(("device", "day"), (), buckets=7),
+    Layout(("device", "number"), ("part", "raw"), buckets=5),
 ]
 ROWS = st.fixed_dictionaries(
     {

@@ -18,7 +18,7 @@ from penstock.tables.keyed.merging.merge import BucketPlan, BucketReport, MergeF
 from penstock.tables.keyed.merging.runs import RunWriter, parts_by_bucket
 
 COLUMNS = pa.schema([("device", pa.string()), ("number", pa.int64()), ("value", pa.int64())])
-LAYOUT = Layout(("device",), ("number",), buckets=1)
+LAYOUT = Layout(("number",), ("device",), buckets=1)
 LOADED = -1
 GONE = None
 

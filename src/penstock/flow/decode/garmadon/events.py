@@ -35,7 +35,7 @@ from penstock.job.messages import (
     is_heap,
     message_schema,
 )
-from penstock.job.spec import Defaults, MessageName, TombstonePolicy, Wrapping
+from penstock.job.spec import Defaults, MessageName, Payload, TombstonePolicy
 
 _READERS_KEPT_MAX = 512
 _SOURCE, _TARGET, _URI = FILE_SYSTEM_FIELDS
@@ -55,12 +55,12 @@ class GarmadonDecoder:
     header: MessageName
     body: MessageName
     defaults: Defaults
-    wrapping: Wrapping
+    payload: Payload
     tombstone: TombstonePolicy
     uri_names: Mapping[str, str] = field(default_factory=dict)
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
-        records = open_records(batch, self.wrapping, self.tombstone)
+        records = open_records(batch, self.payload, self.tombstone)
         return decode_values(batch, records, self._read)
 
     def _read(self, values: pa.Array) -> Reading:

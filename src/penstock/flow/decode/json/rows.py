@@ -30,7 +30,7 @@ from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, too_deep
 from penstock.flow.decode.misfit import MisfitError, clipped
 from penstock.flow.decode.outcome import gathered, open_records
 from penstock.flow.rows import Decoded
-from penstock.job.spec import NewColumnPolicy, TombstonePolicy, Wrapping
+from penstock.job.spec import NewColumnPolicy, Payload, TombstonePolicy
 
 SPECIFIED_TWICE = "was specified twice"
 NEW_FIELD = re.compile("unexpected field|unknown field")
@@ -71,7 +71,7 @@ class JsonDecoder:
     """Decodes records that are one JSON object each."""
 
     schema: pa.Schema
-    wrapping: Wrapping
+    payload: Payload
     tombstone: TombstonePolicy
     new_column: NewColumnPolicy
     reserved: frozenset[str] = frozenset()
@@ -86,7 +86,7 @@ class JsonDecoder:
         self._names_twice: set[str] = set()
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
-        opened = open_records(batch, self.wrapping, self.tombstone)
+        opened = open_records(batch, self.payload, self.tombstone)
         # A tombstone that is to be a row has no fields: every column is null.
         records = opened.values.fill_null(b"{}") if opened.values.null_count else opened.values
         candidates = _Candidates(records, opened.rows, dict(opened.errors))

@@ -21,7 +21,7 @@ from penstock.flow.decode.protobuf.wire import NotPlainError, wire_reader
 from penstock.flow.rows import Decoded, rows_without
 from penstock.job.messages import find_message
 from penstock.job.schema import job_type_name
-from penstock.job.spec import Defaults, MessageName, TombstonePolicy, Wrapping
+from penstock.job.spec import Defaults, MessageName, Payload, TombstonePolicy
 
 _NAMES_CHARACTERS_MAX = 120
 _PIECE_VALUES = 4096
@@ -160,12 +160,12 @@ class ProtobufDecoder:
     descriptors: bytes
     message: MessageName
     defaults: Defaults
-    wrapping: Wrapping
+    payload: Payload
     tombstone: TombstonePolicy
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
         reader = message_reader("value", self.descriptors, self.message, self.schema, self.defaults)
-        return decode_values(batch, open_records(batch, self.wrapping, self.tombstone), reader.read)
+        return decode_values(batch, open_records(batch, self.payload, self.tombstone), reader.read)
 
 
 @lru_cache(maxsize=_READERS_KEPT_MAX)

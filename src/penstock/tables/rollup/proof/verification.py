@@ -186,7 +186,7 @@ def check_published(job: JobSpec[RollupSpec], spec: PublishSpec, windows: DeltaL
     """
     published = {bucket: number_of(windows, PUBLISHED, bucket) for bucket in range(spec.buckets)}
     counts: Counter[str] = Counter()
-    with closing(open_log(replace(job, log=spec.reading(job.log)))) as topic:
+    with closing(open_log(replace(job, log=replace(spec.cluster(job.log), topics=(spec.topic,))))) as topic:
         bounds = topic.bounds(topic.partitions())
         # Refreshed after the end of the topic was read, so its records are rows of this version or earlier revisions.
         windows.refresh()
