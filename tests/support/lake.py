@@ -23,7 +23,7 @@ from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec
 from penstock.lake.delta.table import DeltaLog, open_or_create
 from penstock.lake.proposal import Outcome, Proposal, ProposalPart, SlicePart, StartPart
 from penstock.logs.log import Partition, Slice
-from penstock.tables.delta.section import DeltaSpec
+from penstock.tables.delta.spec import DeltaSpec
 from tests.support.quarantine_url import quarantine_url
 
 JOB = "web-requests"

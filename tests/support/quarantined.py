@@ -17,7 +17,7 @@ from penstock.job.sql_text import parse_expression as parse
 from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import DeltaLog, open_table
 from penstock.lake.state import Totals
-from penstock.tables.delta.section import DeltaSpec
+from penstock.tables.delta.spec import DeltaSpec
 from tests.support.quarantine_url import quarantine_of
 
 GOOD = '{"id": 1}'

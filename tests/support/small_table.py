@@ -23,7 +23,7 @@ from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import EpochMark, Partition, Slice
 from penstock.logs.registry import open_log
 from penstock.quarantine.table import Quarantine
-from penstock.tables.delta.section import DeltaSpec
+from penstock.tables.delta.spec import DeltaSpec
 
 SCHEMA = pa.schema([("id", pa.int64()), ("partition", pa.int32()), ("offset", pa.int64())])
 TOKEN = 1

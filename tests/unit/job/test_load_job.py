@@ -18,7 +18,7 @@ from penstock.job.spec import (
     job_of,
     kafka_of,
 )
-from penstock.tables.delta.section import DeltaSpec
+from penstock.tables.delta.spec import DeltaSpec
 from penstock.tables.registry import load_job
 from tests.unit.job.conftest import BASE, Load
 

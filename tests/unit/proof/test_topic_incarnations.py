@@ -23,7 +23,7 @@ from penstock.logs.log import Partition
 from penstock.proof.numbers import UNKNOWN_TOPIC, CommittedSlice, TopicIncarnations, find_incarnations, read_history
 from penstock.proof.subject import DataFile, NoPartition, PlaceColumns, RowSource, Subject, place_of
 from penstock.storage import MemoryStorage
-from penstock.tables.delta.section import DeltaSpec
+from penstock.tables.delta.spec import DeltaSpec
 
 UNIQUE = "0" * 32
 NOW = Partition("orders", "new", 0)

@@ -20,7 +20,7 @@ from penstock.proof.subject import Depth
 from penstock.spark.delta_spark import delta_frame
 from penstock.status.model import JobStatus
 from penstock.tables.delta.proof import prove_table
-from penstock.tables.delta.section import DeltaSpec
+from penstock.tables.delta.spec import DeltaSpec
 from penstock.tables.kind import CompactRequest, ReadRequest, VacuumRequest
 from penstock.tables.single.facts import table_status
 from penstock.tables.single.table import SingleKind, SingleTable, existing_table
