@@ -124,11 +124,11 @@ class SpecReader:
                 result[key.field] = value
         return result
 
-    def note_unknown(self, values: Mapping[str, object], at: KeyPath, known: list[str]) -> None:
+    def note_unknown(self, values: Mapping[str, object], at: KeyPath, keys: list[str]) -> None:
         """Note unknown keys, with the closest match."""
         for name in values:
-            if name not in known:
-                hint = nearest(name, known) or f"known keys: {', '.join(known)}"
+            if name not in keys:
+                hint = nearest(name, keys) or f"known keys: {', '.join(keys)}"
                 self.note((*at, name), "unknown key", hint, on_key=True)
 
     def _value(self, marker: Parsed | Read | Part, value: object, at: KeyPath, spec: Any = None) -> object:
