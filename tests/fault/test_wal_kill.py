@@ -186,7 +186,7 @@ def lose_power(folder: Path, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 1 + tries(1)))
-def test_killed_at_random_with_lost_writes(tmp_path: Path, seed: int) -> None:
+def test_killed_at_random_every_acknowledged_record_is_there_once(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     port = free_port()
     world = World(f"http://127.0.0.1:{port}")
@@ -211,7 +211,7 @@ def test_killed_at_random_with_lost_writes(tmp_path: Path, seed: int) -> None:
     world.assert_every_acknowledged_record_once()
 
 
-def test_killed_at_every_step_in_turn(tmp_path: Path) -> None:
+def test_killed_at_every_step_every_acknowledged_record_is_there_once(tmp_path: Path) -> None:
     """Each server kills itself at another step; the next starts from what it left."""
     port = free_port()
     world = World(f"http://127.0.0.1:{port}")

@@ -62,10 +62,10 @@ def test_jobs_of_one_name_with_different_tables_are_different_readers(load: Load
         (WAL.replace("[orders]", "[orders], transactional: true"), "log.wal.transactional", "unknown key"),
     ],
 )
-def test_its_faults_are_reported(faults: Faults, text: str, key: str, message: str) -> None:
+def test_faults_of_a_wal_section_are_reported(faults: Faults, text: str, key: str, message: str) -> None:
     result = [(where, fault) for _, where, fault in faults(text)]
     assert [where for where, fault in result if message in fault] == [key], result
 
 
-def test_static_claims_are_fine(load: Load, tmp_path: Path) -> None:
+def test_static_claims_are_accepted(load: Load, tmp_path: Path) -> None:
     assert load(WAL + "claims: static\n").claims is None
