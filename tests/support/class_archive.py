@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[2] / ".venv"
 SPARK = FOLDER / "spark.jsa"
 BROKER = FOLDER / "broker.jsa"
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
-_SECONDS_MAX = 180
+_SECONDS_MAX = 600
 _USE_SPARK = """
 import sys
 from penstock.spark.session import open_spark
