@@ -66,7 +66,7 @@ def idle_event_times(
     partitions are known to be read to their end.
     """
     idle: dict[Partition, int] = {}
-    idle_ms = int(idle_seconds * MILLIS_PER_SECOND)
+    idle_ms = max(1, int(idle_seconds * MILLIS_PER_SECOND))
     passed_ms = int(now * MILLIS_PER_SECOND) - idle_ms
     step_ms = passed_ms // idle_ms * idle_ms
     for partition, end in ends.items():
