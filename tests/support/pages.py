@@ -20,7 +20,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from penstock.cli.app import app
+from penstock.cli.app import LazyVerb, app
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -101,6 +101,7 @@ def resolve_command(arguments: list[str]) -> tuple[Any, list[str], list[str]]:
     while rest and is_group(command):
         assert rest[0] in command.commands, f"penstock {' '.join(names)} has no command {rest[0]}"
         command = command.commands[rest[0]]
+        command = command.load() if isinstance(command, LazyVerb) else command
         names.append(rest.pop(0))
     return command, rest, names
 

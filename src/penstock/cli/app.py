@@ -1,36 +1,84 @@
-"""The `penstock` command: the verbs put together, and errors turned into text and exit codes."""
+"""The `penstock` command: the verbs put together, and errors turned into text and exit codes.
+
+A verb is imported when it is used: the help needs neither Spark nor Kafka.
+"""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from penstock.cli import broker, quarantine, wal
-from penstock.cli.check import check
-from penstock.cli.claims import commands as claims
-from penstock.cli.demo import demo
-from penstock.cli.maintenance import compact, load, rebuild, vacuum
-from penstock.cli.run import run
-from penstock.cli.status import status
-from penstock.cli.verify import verify
 from penstock.errors import PenstockError
 
 EXIT_INTERRUPTED = 130
+VERBS = {
+    "demo": ("demo", "Kill a job in mid-batch and prove that every record is there once."),
+    "check": ("check", "Report all faults of job files."),
+    "run": ("run", "Run jobs: write every record of their topics to their tables once."),
+    "load": ("maintenance", "Load Parquet files into a keyed table."),
+    "status": ("status", "Show positions, lag, types, last commit, quarantine and alerts."),
+    "verify": ("verify", "Compare log and table: prove that every record is there once."),
+    "compact": ("maintenance", "Merge small files; the job may be running."),
+    "vacuum": ("maintenance", "Delete unreferenced files; the job may be running."),
+    "rebuild": ("maintenance", "Restore lost logs of an export from its files."),
+    "quarantine": ("quarantine", "List, show, replay or discard records that could not be written."),
+    "claims": ("claims.commands", "Show who holds which partition; pause a group, release a claim."),
+    "broker": ("broker", "A real Kafka on this machine, for development."),
+    "wal": ("wal", "A durable HTTP log for sources that cannot replay (docs/wal.md)."),
+}
+"""The module of each verb below `penstock.cli`, and its line in the help."""
+
+
+class LazyVerb(TyperCommand):
+    """A verb in the list of all; the command itself is imported when it is called."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        return self.load().make_context(info_name, args, parent, **extra)
+
+    def load(self) -> Any:
+        assert self.name is not None
+        module = import_module(f"penstock.cli.{VERBS[self.name][0]}")
+        commands = getattr(module, "app", None)
+        if commands is None:
+            commands = typer.Typer(add_completion=False)
+            commands.command(self.name)(getattr(module, self.name))
+        return typer.main.get_command(commands)
+
+
+class Verbs(TyperGroup):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        verbs = {name: LazyVerb(name, help=text) for name, (_, text) in VERBS.items()}
+        self.commands = {**verbs, **self.commands}
+
 
 app = typer.Typer(
     name="penstock",
-    help="Kafka topics into tables, every record once.",
+    cls=Verbs,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (demo, check, run, load, status, verify, compact, vacuum, rebuild):
-    app.command()(verb)
-app.add_typer(quarantine.app, name="quarantine")
-app.add_typer(claims.app, name="claims")
-app.add_typer(broker.app, name="broker")
-app.add_typer(wal.app, name="wal")
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"penstock {version('penstock')}")
+        raise typer.Exit
+
+
+@app.callback()
+def penstock(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Kafka topics into tables, every record once."""
 
 
 def main() -> None:

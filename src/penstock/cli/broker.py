@@ -14,7 +14,7 @@ from penstock.embedded.broker import Cluster, default_folder
 from penstock.embedded.sample import produce_lines
 from penstock.errors import UserError
 
-app = typer.Typer(help="A real Kafka on this machine, for development.", no_args_is_help=True)
+app = typer.Typer(help="A real Kafka on this machine, for development.", no_args_is_help=True, add_completion=False)
 
 Folder = Annotated[Path | None, typer.Option(help="Folder of its data (default: in the user's cache).")]
 

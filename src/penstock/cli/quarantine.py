@@ -25,7 +25,11 @@ from penstock.quarantine.table import discard as discard_records
 from penstock.tables.registry import kind_of, load_job
 from penstock.watch.listeners import LogLines
 
-app = typer.Typer(help="Records that could not be written: list, show, replay or discard them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Records that could not be written: list, show, replay or discard them.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 LIMIT = 20
 _PLACE = re.compile(r"(?P<topic>[^/]+)/(?P<partition>\d+)/(?P<offset>\d+)")

@@ -23,7 +23,9 @@ from penstock.logs.wal.store import STEPS, WalLimits, WalStore
 
 DEFAULT_LISTEN = "127.0.0.1:7070"
 
-app = typer.Typer(help="A durable HTTP log for sources that cannot replay (docs/wal.md).", no_args_is_help=True)
+app = typer.Typer(
+    help="A durable HTTP log for sources that cannot replay (docs/wal.md).", no_args_is_help=True, add_completion=False
+)
 
 Url = Annotated[str, typer.Argument(help="The server, http://HOST:PORT.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

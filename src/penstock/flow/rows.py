@@ -14,7 +14,7 @@ from penstock.errors import InvariantError
 from penstock.flow.columns.seen_types import NewFields
 
 RowNumbers = Sequence[int] | npt.NDArray[np.int64]
-_NO_ERRORS = pa.array([], pa.string())
+_NO_ERRORS = pa.nulls(0, pa.string())
 
 
 @dataclass(frozen=True, slots=True)

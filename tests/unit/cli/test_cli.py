@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.cli import main
-from penstock.cli.app import app
+from penstock.cli.app import LazyVerb, app
 from penstock.errors import (
     FencedError,
     InvariantError,
@@ -143,12 +143,27 @@ def test_every_verb_has_a_sentence_of_help_and_json() -> None:
 
 
 def verbs(command: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    command = command.load() if isinstance(command, LazyVerb) else command
     below = getattr(command, "commands", None)
     if below is None:
         yield name, command
         return
     for key, inner in below.items():
         yield from verbs(inner, (*name, key))
+
+
+def test_help_and_version_import_no_engine() -> None:
+    for asked in ("--help", "--version"):
+        show = f"import sys; from penstock.cli.app import app; app(['{asked}'], standalone_mode=False); "
+        heavy = "print({'numpy', 'pandas', 'polars', 'pyarrow', 'pyspark', 'confluent_kafka'} & set(sys.modules))"
+        done = subprocess.run([sys.executable, "-c", show + heavy], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_a_misspelt_verb_is_answered_with_the_closest_one() -> None:
+    result = CliRunner().invoke(app, ["chek", "job.yaml"])
+    assert result.exit_code == 2
+    assert "Did you mean 'check'?" in result.output
 
 
 _IMPORT = """
@@ -163,10 +178,12 @@ environment = Watched(os.environ)
 os.environ = environment
 import penstock, penstock.plan, penstock.errors
 heavy = {"pyspark", "confluent_kafka", "deltalake", "obstore"} & sys.modules.keys()
-import penstock.claims, penstock.cli, penstock.engine.process, penstock.verify, penstock.embedded.demo
+import penstock.claims, penstock.cli.run, penstock.engine.process, penstock.verify, penstock.embedded.demo
+slow = "pandas.core" in sys.modules
 ours = sorted(name for name in environment.read if name.startswith(("PENSTOCK", "SPARK", "KAFKA", "JAVA", "XDG")))
 print(json.dumps({
     "heavy": sorted(heavy),
+    "pandas": slow,
     "threads": [thread.name for thread in threading.enumerate()],
     "children": open(f"/proc/self/task/{os.getpid()}/children").read().split(),
     "read": ours,
@@ -179,6 +196,7 @@ def test_importing_starts_nothing_and_the_pure_parts_need_neither_spark_nor_kafk
     done = subprocess.run([sys.executable, "-c", _IMPORT], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {
         "heavy": [],
+        "pandas": False,
         "threads": ["MainThread"],
         "children": [],
         "read": [],

@@ -31,6 +31,7 @@ from penstock.tables.registry import load_job
 app = typer.Typer(
     help="Show who holds which partition and how ownership changed; pause a group, release a claim.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 JobOption = Annotated[
