@@ -66,7 +66,7 @@ def sections() -> dict[str, list[KeyRow]]:
     _add(result, "decode.blacklist", BlacklistEntry)
     for log in SPECS:
         _add(result, f"log.{log.kind}", log)
-    for kind in KINDS.values():
+    for kind in KINDS.all():
         _add(result, f"table.{kind.name}", kind.spec)
     _add(result, "types", TypeSpec)
     return result

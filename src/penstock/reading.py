@@ -37,7 +37,7 @@ def read(
         return kind_of(job).read(job, spark, request)
     path = str(dataset)
     properties = table_properties(spark, path)
-    for kind in KINDS.values():
+    for kind in KINDS.all():
         if isinstance(kind, Recognised) and kind.mark in properties:
             return kind.read_table(path, properties[kind.mark], spark, request)
     request.refuse_all(path)

@@ -190,9 +190,6 @@ class ToyKind:
     def meter(self) -> Meter:
         return lambda event: ()
 
-    def summary(self, job: JobSpec) -> str:
-        return "toy"
-
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> ToyWriter:
         return ToyWriter(ToyTable(job, environment), log)
 

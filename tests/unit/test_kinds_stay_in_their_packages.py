@@ -13,7 +13,9 @@ from penstock.tables.registry import KINDS
 
 SOURCE = Path(__file__).parents[2] / "src"
 REGISTRY = "penstock.tables.registry"
-PACKAGES = {name: type(kind).__module__.rpartition(".")[0] for name, kind in KINDS.items()}
+PACKAGES = {
+    name: type(kind).__module__.rpartition(".")[0] for name, kind in ((kind.name, kind) for kind in KINDS.all())
+}
 
 NOT_THE_KIND = {
     "penstock.spark.jars": "the jars of the Delta format",
@@ -97,7 +99,7 @@ def test_a_module_that_names_a_kind_is_found(text: str) -> None:
         "from penstock.lake.delta.table import Table",
         '"""How table.delta came to be."""',
         "import deltalake",
-        "kind_of(job).summary(job)",
+        "kind_of(job).steps",
     ],
 )
 def test_delta_format_and_library_are_not_kinds(text: str) -> None:

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pyspark.sql import SparkSession
 
 from penstock.errors import UserError
 from penstock.job.faults import Finding, JobFileError, KeyPath, shown, unless_secret
 from penstock.job.loader import CheckedFile
 from penstock.job.spec import JobSpec, SparkSpec, SqlSpec
-from penstock.spark.session import open_spark
-from penstock.tables.registry import check_jobs, kind_of
-from penstock.tables.single.writer import row_columns
+from penstock.tables.registry import check_jobs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def check(
@@ -47,6 +47,8 @@ def _checked_by_spark(result: CheckedFile) -> CheckedFile:
     job = result.spec
     if job is None or job.sql is None or result.faults:
         return result
+    from penstock.spark.session import open_spark  # noqa: PLC0415 - imports pyspark
+
     spark = open_spark(SparkSpec(conf=job.spark.conf), name="penstock check", light=True)
     findings = [finding for key, part in _parts(job, job.sql) for finding in _findings(key, part, spark)]
     return result.with_findings(findings or _findings(("sql",), job, spark))
@@ -60,6 +62,8 @@ def _parts(job: JobSpec, sql: SqlSpec) -> Iterator[tuple[KeyPath, JobSpec]]:
 
 
 def _findings(key: KeyPath, job: JobSpec, spark: SparkSession) -> Iterator[Finding]:
+    from penstock.tables.single.writer import row_columns  # noqa: PLC0415 - imports pyspark
+
     try:
         row_columns(job, spark)
     except UserError as error:
@@ -70,7 +74,7 @@ def _as_text(result: CheckedFile) -> str:
     if result.spec is None or result.faults:
         return "\n".join(str(fault) for fault in result.faults)
     spec = result.spec
-    where = f"{kind_of(spec).summary(spec)} {unless_secret(spec.table.path)}"
+    where = f"{spec.table.summary} {unless_secret(spec.table.path)}"
     return f"ok {result.path} (job {unless_secret(spec.name)}: topics {_topics(spec)} -> {where})"
 
 

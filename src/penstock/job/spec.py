@@ -190,6 +190,11 @@ class TableSpec:
     storage_options: Annotated[Settings, Key("storage")] = field(default_factory=dict)
 
     @property
+    def summary(self) -> str:
+        """A phrase for what the job writes."""
+        return self.kind
+
+    @property
     def folders(self) -> tuple[str, ...]:
         """Where its tables are stored; no other table may be there."""
         return (self.path,)

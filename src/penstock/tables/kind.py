@@ -234,9 +234,6 @@ class Kind(Protocol):
     def meter(self) -> Meter:
         """Computes these metrics from the events of one job."""
 
-    def summary(self, job: JobSpec) -> str:
-        """A phrase for what the job writes."""
-
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> Writer[Any]:
         """The table, created or extended if required, with the writer of its batches."""
 

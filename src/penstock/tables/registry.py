@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.failpoints import ENVIRONMENT_NAME, STEPS, Failpoint, armed
 from penstock.job import loader
 from penstock.job.spec import JobSpec, TableSpec
-from penstock.logs.registry import SPECS
-from penstock.tables.delta.kind import DeltaKind
-from penstock.tables.export.kind import ExportKind
-from penstock.tables.keyed.kind import KeyedKind
-from penstock.tables.kind import Kind
-from penstock.tables.rollup.kind import RollupKind
+from penstock.logs.registry import SPECS as LOG_SPECS
+from penstock.tables.delta.spec import DeltaSpec
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.keyed.spec import KeyedSpec
+from penstock.tables.rollup.spec import RollupSpec
 
-_KINDS: tuple[Kind, ...] = (DeltaKind(), ExportKind(), KeyedKind(), RollupKind())
-KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
-"""By their key under `table:` in a job file."""
+if TYPE_CHECKING:
+    from penstock.tables.kind import Kind
+
+SPECS: tuple[type[TableSpec], ...] = (DeltaSpec, ExportSpec, KeyedSpec, RollupSpec)
+
+
+class Kinds(dict[str, "Kind"]):
+    """The kinds of table by their key under `table:` in a job file; each is imported when it is needed."""
+
+    def __missing__(self, name: str) -> Kind:
+        kind: Kind = import_module(f"penstock.tables.{name}.kind").KIND
+        self[name] = kind
+        return kind
+
+    def all(self) -> Iterator[Kind]:
+        return (self[name] for name in dict.fromkeys([*(spec.kind for spec in SPECS), *self]))
+
+
+KINDS = Kinds()
 
 
 def failpoint() -> Failpoint | None:
     """The failpoint that an environment variable sets: a step of every job, or of a kind of table."""
-    own = [step for kind in KINDS.values() for step in kind.steps]
+    own = [step for kind in KINDS.all() for step in kind.steps]
     return armed(os.environ.get(ENVIRONMENT_NAME, ""), [*STEPS, *own])
 
 
@@ -42,13 +59,13 @@ def load_job(path: Path, env: Mapping[str, str] | None = None) -> JobSpec:
 
 def load_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> list[JobSpec]:
     """Read the job files; raises one `JobFileError` with every fault of all of them."""
-    return loader.load_jobs(paths, _specs(), SPECS, env)
+    return loader.load_jobs(paths, _specs(), LOG_SPECS, env)
 
 
 def check_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> list[loader.CheckedFile]:
     """Check each file, and that no two of them conflict; a path given twice counts once."""
-    return loader.check_jobs(paths, _specs(), SPECS, env)
+    return loader.check_jobs(paths, _specs(), LOG_SPECS, env)
 
 
 def _specs() -> list[type[TableSpec]]:
-    return [kind.spec for kind in KINDS.values()]
+    return list(dict.fromkeys([*SPECS, *(kind.spec for kind in KINDS.values())]))

@@ -114,7 +114,7 @@ def _batch_changes(batch: events.BatchCommitted, now: float) -> Iterator[Change]
 
 def page() -> str:
     """The reference page `docs/metrics.md`."""
-    of_kinds = {f"Of jobs with `table.{kind.name}`": kind.metrics for kind in KINDS.values() if kind.metrics}
+    of_kinds = {f"Of jobs with `table.{kind.name}`": kind.metrics for kind in KINDS.all() if kind.metrics}
     chapters = {"Of all jobs": OF_ALL_JOBS, **of_kinds}
     return PAGE_HEAD + "".join(f"\n## {title}\n\n{_rows(metrics)}" for title, metrics in chapters.items())
 
@@ -133,7 +133,7 @@ class Metrics:
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.registry = CollectorRegistry()
         self.now = now
-        every = (*OF_ALL_JOBS, *(metric for kind in KINDS.values() for metric in kind.metrics))
+        every = (*OF_ALL_JOBS, *(metric for kind in KINDS.all() for metric in kind.metrics))
         self.collectors: dict[Metric, Any] = {
             item: _COLLECTORS[item.kind](item.name, item.help, item.labels, registry=self.registry) for item in every
         }

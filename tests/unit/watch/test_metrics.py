@@ -36,7 +36,7 @@ from penstock.tables.registry import KINDS
 from penstock.watch.metrics import OF_ALL_JOBS, JobMetrics, Metrics, page
 
 AWAY = Retrying("the broker is away", "", 1.0)
-EVERY = (*OF_ALL_JOBS, *(metric for kind in KINDS.values() for metric in kind.metrics))
+EVERY = (*OF_ALL_JOBS, *(metric for kind in KINDS.all() for metric in kind.metrics))
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 

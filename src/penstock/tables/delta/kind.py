@@ -21,7 +21,7 @@ from penstock.spark.delta_spark import delta_frame
 from penstock.status.model import JobStatus
 from penstock.tables.delta.proof import prove_table
 from penstock.tables.delta.spec import DeltaSpec
-from penstock.tables.kind import CompactRequest, ReadRequest, VacuumRequest
+from penstock.tables.kind import CompactRequest, Kind, ReadRequest, VacuumRequest
 from penstock.tables.single.facts import table_status
 from penstock.tables.single.table import SingleKind, SingleTable, existing_table
 from penstock.tables.single.vacuum import vacuum
@@ -31,9 +31,6 @@ from penstock.tables.single.writer import SingleWriter, row_columns
 class DeltaKind(SingleKind):
     name = DeltaSpec.kind
     spec = DeltaSpec
-
-    def summary(self, job: JobSpec) -> str:
-        return self.name
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> SingleWriter:
         return SingleWriter(SingleTable(job, _created(job, spark, environment), environment), spark, log)
@@ -57,6 +54,9 @@ class DeltaKind(SingleKind):
     def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
         request.refuse_all(f"the table of {job.name}")
         return delta_frame(spark, job.table.path)
+
+
+KIND: Kind = DeltaKind()
 
 
 def _created(job: JobSpec, spark: SparkSession, environment: Environment) -> DeltaLog:

@@ -32,7 +32,7 @@ from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status import day_answers, export_status
 from penstock.tables.export.upkeep import compact, listings, vacuum
 from penstock.tables.export.writer import ExportRuns, ExportWriter
-from penstock.tables.kind import CompactRequest, ReadRequest, RebuildReport, VacuumRequest
+from penstock.tables.kind import CompactRequest, Kind, ReadRequest, RebuildReport, VacuumRequest
 
 
 class ExportKind:
@@ -43,10 +43,6 @@ class ExportKind:
 
     def meter(self) -> Meter:
         return meter
-
-    def summary(self, job: JobSpec) -> str:
-        export = job_of(job, ExportSpec).table
-        return f"export of {len(export.types)} types as {export.format}"
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> ExportWriter:
         logs = ExportLogs(job_of(job, ExportSpec), environment)
@@ -99,6 +95,9 @@ class ExportKind:
     def listings(self, job: JobSpec, environment: Environment) -> Listings | None:
         table = ExportTable(ExportLogs(job_of(job, ExportSpec), environment))
         return None if table.logs.find_job_log() is None else listings(table)
+
+
+KIND: Kind = ExportKind()
 
 
 def existing(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:

@@ -125,6 +125,10 @@ class ExportSpec(TableSpec):
     event_time: Annotated[EventTime | None, Part.TOP] = field(default=None, repr=False, compare=False)
     """The default of types; `complete` copies it into them."""
 
+    @property
+    def summary(self) -> str:
+        return f"export of {len(self.types)} types as {self.format}"
+
     def complete(self, job: JobSpec[Self], reader: SpecReader) -> JobSpec[Self]:
         route, decode = job.table.route, job.decode.format
         needed = _ROUTES_OF.get(route.by, decode)

@@ -49,7 +49,7 @@ from penstock.tables.keyed.spec import (
 )
 from penstock.tables.keyed.table import KeyedTable, KeyedWriter
 from penstock.tables.keyed.tombstones import Tombstones, find_tombstones
-from penstock.tables.kind import CompactRequest, ReadRequest, SaveMode, VacuumRequest
+from penstock.tables.kind import CompactRequest, Kind, ReadRequest, SaveMode, VacuumRequest
 from penstock.tables.single.facts import table_status
 from penstock.tables.single.table import SingleKind, existing_table
 from penstock.tables.single.vacuum import vacuum
@@ -63,9 +63,6 @@ class KeyedKind(SingleKind):
     spec = KeyedSpec
     steps = ("runs_staged", "merged", "tombstones_written")
     mark = LAYOUT_PROPERTY
-
-    def summary(self, job: JobSpec) -> str:
-        return f"{self.name}, {job_of(job, KeyedSpec).table.layout}"
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> KeyedWriter:
         keyed = job_of(job, KeyedSpec)
@@ -150,6 +147,9 @@ class KeyedKind(SingleKind):
     def read_table(self, path: str, marked: str, spark: SparkSession, request: ReadRequest) -> DataFrame:
         request.refuse_type(f"the table at {path}")
         return keyed_frame(spark, path, decode_layout(marked), request.keys)
+
+
+KIND: Kind = KeyedKind()
 
 
 def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environment) -> DeltaLog:

@@ -39,6 +39,10 @@ class KeyedSpec(TablePlace):
         """The folder of the table of deleted keys."""
         return f"{self.path}_tombstones"
 
+    @property
+    def summary(self) -> str:
+        return f"{self.kind}, {self.layout}"
+
     def complete(self, job: JobSpec[Self], reader: SpecReader) -> JobSpec[Self]:
         job, output = complete_rows(job, reader)
         layout = self.layout

@@ -22,7 +22,7 @@ from penstock.quarantine.table import Listings
 from penstock.spark.delta_spark import delta_frame
 from penstock.status.metrics import Meter
 from penstock.status.model import JobStatus
-from penstock.tables.kind import CompactRequest, ReadRequest, VacuumRequest
+from penstock.tables.kind import CompactRequest, Kind, ReadRequest, VacuumRequest
 from penstock.tables.rollup.closing import compact_partials, windows_rules
 from penstock.tables.rollup.events import METRICS, metric_changes
 from penstock.tables.rollup.proof.verification import prove_rollup
@@ -46,9 +46,6 @@ class RollupKind(SingleKind):
 
     def meter(self) -> Meter:
         return metric_changes
-
-    def summary(self, job: JobSpec) -> str:
-        return f"{self.name} ({', '.join(window.name for window in job_of(job, RollupSpec).table.windows)})"
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> RollupWriter:
         rollup = job_of(job, RollupSpec)
@@ -79,6 +76,9 @@ class RollupKind(SingleKind):
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings | None:
         return super().listings(partials_job(job_of(job, RollupSpec)), environment)
+
+
+KIND: Kind = RollupKind()
 
 
 def _windows_table(job: JobSpec, environment: Environment) -> DeltaLog:

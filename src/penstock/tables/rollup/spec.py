@@ -102,6 +102,10 @@ class RollupSpec(TableSpec):
     def folders(self) -> tuple[str, ...]:
         return (self.path, self.partials_path)
 
+    @property
+    def summary(self) -> str:
+        return f"{self.kind} ({', '.join(window.name for window in self.windows)})"
+
     def complete(self, job: JobSpec[Self], reader: SpecReader) -> JobSpec[Self]:
         if job.on.tombstone == "row":
             reader.note(
