@@ -200,11 +200,11 @@ class TableSpec:
         return (self.path,)
 
     def complete(self, job: JobSpec[Self], reader: SpecReader) -> JobSpec[Self]:
-        """Check what depends on the kind, and add the fields and columns of its rows.
+        """Check what depends on the kind, and add the fields and columns of its rows; by default nothing.
 
         The job may have faults; `reader.states` shows which keys could be read.
         """
-        raise NotImplementedError
+        return job
 
 
 @dataclass(frozen=True, slots=True)
