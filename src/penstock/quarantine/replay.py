@@ -31,6 +31,7 @@ from penstock.lake.delta.files import ActiveFile, check_staged
 from penstock.lake.delta.keys import field_key, replay_key
 from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, placed
 from penstock.lake.delta.table import Change, DeltaLog
+from penstock.lake.proposal import RemovedFile
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.quarantine.rows import PLACE, at_places, files_of, may_hold, read_file, read_rows, where
 from penstock.quarantine.table import Quarantine
@@ -94,12 +95,15 @@ def run_number(table: DeltaLog) -> int:
     return table.transaction(replay_key(table.job)) or 0
 
 
-def run_change(table: DeltaLog, run: ReplayRun, files: Sequence[StagedFile]) -> Change:
+def run_change(
+    table: DeltaLog, run: ReplayRun, files: Sequence[StagedFile], removed: Sequence[RemovedFile] = ()
+) -> Change:
     """The commit of a run to a table: its files, its number and offsets, and what it adds to the counts."""
     if not table.spec.files_url:
         check_staged(table.storage(), files)
     added = {field_key(table.job, place, "replayed"): count_of(ranges) for place, ranges in run.offsets.items()}
-    totals = {key: (table.transaction(key) or 0) + count for key, count in added.items()}
+    numbers = {key: (table.transaction(key) or 0) + count for key, count in added.items()}
+    numbers[replay_key(table.job)] = run.number
     record = Provenance(
         kind=REPLAY,
         job=table.job,
@@ -109,8 +113,7 @@ def run_change(table: DeltaLog, run: ReplayRun, files: Sequence[StagedFile]) -> 
         rows=run.rows,
         size_bytes=sum(file.size_bytes for file in files),
     )
-    actions = [table.add_action(file) for file in files]
-    return Change([*actions], {replay_key(table.job): run.number, **totals}, record.metadata)
+    return Change([*map(table.remove_action, removed), *map(table.add_action, files)], numbers, record.metadata)
 
 
 def finish_replay(runs: Runs, quarantine: DeltaLog | None) -> int:

@@ -22,7 +22,7 @@ from penstock.job.spec import JobSpec, TombstonePolicy
 from penstock.lake.delta.table import Change, DeltaLog
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, check
 from penstock.logs.log import Batch, Log, Partition, Slice
-from penstock.quarantine.replay import StagedRun, run_change, run_number
+from penstock.quarantine.replay import ReplayRun, run_change
 from penstock.staging.reports import Gathered, Written
 from penstock.tables.keyed.generations import generations_of, with_generations
 from penstock.tables.keyed.layout import HIDDEN
@@ -129,22 +129,14 @@ class KeyedWriter(SingleWriter):
 class KeyedTarget(TableTarget):
     """The target of a replay."""
 
-    def _land(self, staged: StagedRun[Written]) -> bool:
-        run, written = staged.run, staged.files
+    def _change(self, run: ReplayRun, written: Written) -> Change:
         assert isinstance(written, KeyedWritten)
         merge = written.merge
-
-        def decide() -> Change | None:
-            if run_number(self._data) != run.number - 1:
-                return None
-            self._data.check_schema(written.schema)
-            merge.merge_into_loaded()
-            merge.commit_tombstones()
-            change, removes = run_change(self._data, run, merge.files), merge.removes()
-            actions = [*(self._data.remove_action(file) for file in removes), *change.actions]
-            return replace(change, actions=actions, transactions={**change.transactions, **merge.numbers(removes)})
-
-        return self._data.swap(decide)
+        merge.merge_into_loaded()
+        merge.commit_tombstones()
+        removes = merge.removes()
+        change = run_change(self._data, run, merge.files, removes)
+        return replace(change, transactions={**change.transactions, **merge.numbers(removes)})
 
 
 def keyed_flow(

@@ -166,17 +166,17 @@ class TableTarget(Target[Written]):
             if run_number(self._data) != run.number - 1:
                 return None
             self._data.check_schema(written.schema)
-            change = run_change(self._data, run, self._data.stamped(written.files, self._table.stamps))
-            return replace(change, transactions={**change.transactions, **self._sums(run, written)})
+            return self._change(run, written)
 
         return self._data.swap(decide)
 
-    def _sums(self, run: ReplayRun, written: Written) -> dict[str, int]:
-        """What the run adds to the further numbers of its partitions."""
+    def _change(self, run: ReplayRun, written: Written) -> Change:
+        """The commit of the run, with what it adds to the further numbers of its partitions."""
+        change = run_change(self._data, run, self._data.stamped(written.files, self._table.stamps))
         sums: dict[str, int] = {}
         for partition in run.offsets:
             share = written.gathered.of(partition).get(UNROUTED, Share())
             for name, number in self._table.numbers(share).sums.items():
                 key = field_key(self._data.job, partition, name)
                 sums[key] = (self._data.transaction(key) or 0) + number
-        return sums
+        return replace(change, transactions={**change.transactions, **sums})
