@@ -137,19 +137,24 @@ def merge_files(
 
     `hint` is for the error about a file that cannot be read. Raises `NotFoundError` for one that does not exist.
     """
+    return write_rows(sink, (rows for source in sources for rows in _rows(storage, source, schema, hint)))
+
+
+def write_rows(sink: RowWriter, batches: Iterable[pa.RecordBatch]) -> tuple[StagedFile, ...]:
+    """Write rows to staged files that no version refers to yet; an error leaves no open file."""
     read = 0
     try:
-        for source in sources:
-            for rows in _rows(storage, source, schema, hint):
-                read += rows.num_rows
-                sink.write(rows)
+        for rows in batches:
+            read += rows.num_rows
+            sink.write(rows)
         outputs = sink.finish()
     except BaseException:
         sink.abandon()
         raise
     written = sum(output.rows for output in outputs)
     if read != written:
-        raise InvariantError(f"a compaction in {storage.url} read {read} rows and wrote {written}")
+        paths = ", ".join(output.path for output in outputs)
+        raise InvariantError(f"a task read {read} rows and wrote {written}", detail=f"the new files: {paths}")
     return outputs
 
 

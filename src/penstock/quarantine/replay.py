@@ -26,7 +26,7 @@ from penstock.flow.write.manifest import Counts, PartitionKey, Ranges, StagedFil
 from penstock.flow.write.names import replayed_name
 from penstock.job.kafka_types import RECORD_SCHEMA
 from penstock.job.spec import JobSpec
-from penstock.lake.compaction import Limit, gather
+from penstock.lake.compaction import Limit, gather, write_rows
 from penstock.lake.delta.files import ActiveFile, check_staged
 from penstock.lake.delta.keys import field_key, replay_key
 from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, placed
@@ -167,14 +167,8 @@ def _rewrite(table: DeltaLog, file: ActiveFile, places: pa.Array, run: int) -> t
         return 0, ()
     options = WriteOptions(table.spec.path, table.schema, dict(table.spec.storage_options))
     writer = StagedWriter(options, lambda: replayed_name(str(run), uuid.uuid4().hex), "", 0)
-    try:
-        for rows in read_file(table, file):
-            for batch in rows.filter(pc.invert(at_places(rows, places))).to_batches():
-                writer.write(batch)
-        return removed, writer.finish()
-    except BaseException:
-        writer.abandon()
-        raise
+    kept = (rows.filter(pc.invert(at_places(rows, places))) for rows in read_file(table, file))
+    return removed, write_rows(writer, (batch for rows in kept for batch in rows.to_batches()))
 
 
 @dataclass(frozen=True, slots=True)

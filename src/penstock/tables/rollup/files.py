@@ -16,6 +16,7 @@ from penstock.errors import InvariantError
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
+from penstock.lake.compaction import write_rows
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.table import DeltaLog
 from penstock.storage import Storage
@@ -77,14 +78,7 @@ def stage_files(
     options: WriteOptions, name: Callable[[], str], batches: Iterable[pa.RecordBatch]
 ) -> tuple[StagedFile, ...]:
     """Write the rows to files with new names; no version refers to them yet."""
-    writer = StagedWriter(options, name, "", 0)
-    try:
-        for batch in batches:
-            writer.write(batch)
-        return writer.finish()
-    except BaseException:
-        writer.abandon()
-        raise
+    return write_rows(StagedWriter(options, name, "", 0), batches)
 
 
 def cut(buckets: range, pieces: int) -> list[range]:
