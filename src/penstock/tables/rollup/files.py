@@ -155,13 +155,9 @@ def whole_rows(
     """The rows of a file in all columns of its table, as `read_batches` gives them, with its partition values."""
     constant = dict(zip(options.partition_by, file.scalars, strict=True))
     for batch in read_batches(storage, file.path, without(options.schema, options.partition_by), bounds):
-        columns = [
-            pa.repeat(constant[column.name], batch.num_rows).cast(column.type)
-            if column.name in constant
-            else batch.column(column.name)
-            for column in options.schema
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=options.schema)
+        for name, value in constant.items():
+            batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
+        yield fit_columns(batch, options.schema)
 
 
 def without(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
