@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from penstock.tables.rollup.numbers import LEAST_MS, CloseState
 from penstock.tables.rollup.spec import RollupSpec, Window
@@ -55,28 +54,22 @@ def spans_of(windows: Iterable[Window], before_ms: int, until_ms: int) -> tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class _RollupChore:
-    """A chore of a rollup."""
-
-    name: ClassVar[str]
-    batch: ClassVar[None] = None
-
-
-@dataclass(frozen=True, slots=True)
-class BeginClose(_RollupChore):
+class BeginClose:
     """Close `close` takes the present files, and closes the windows that end at or before `until_ms`."""
 
     name = "close"
+    batch = None
     close: int
     until_ms: int
     watermark_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteClose(_RollupChore):
+class CompleteClose:
     """Write the due windows of the close that is begun, and what its late rows change."""
 
     name = "close"
+    batch = None
     close: int
     until_ms: int
     cleaned_ms: int
@@ -88,10 +81,11 @@ class CompleteClose(_RollupChore):
 
 
 @dataclass(frozen=True, slots=True)
-class Clean(_RollupChore):
+class Clean:
     """Remove files whose windows have all been closed for longer than the grace."""
 
     name = "clean"
+    batch = None
     closed: int
     files: tuple[PartialsFile, ...]
     cleaned_ms: int
