@@ -57,8 +57,6 @@ def last_of_key(keys: Numbers) -> Mask:
 
 def _codes(column: pl.Series) -> tuple[Numbers, int]:
     """Numbers in the order of the values, and an upper bound of them."""
-    if not len(column):
-        return np.zeros(0, np.uint64), 1
     if not column.null_count():
         return _value_codes(column)
     values, count = _value_codes(column.drop_nulls())
