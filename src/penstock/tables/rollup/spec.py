@@ -132,21 +132,9 @@ def _check_windows(windows: tuple[Window, ...], reader: SpecReader) -> None:
             reader.note((*at, index), f"{window.name} is not a multiple of {windows[0].name}", hint)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartialsSpec(TablePlace):
-    """The table of partials, which keeps the positions."""
-
-    kind = RollupSpec.kind
-
-
-def partials_job(job: JobSpec[RollupSpec]) -> JobSpec[PartialsSpec]:
+def partials_job(job: JobSpec[RollupSpec]) -> JobSpec:
     """The job with its partials as the table, which stores the positions."""
-    spec = job.table
-    place = PartialsSpec(
-        path=spec.partials_path,
-        storage_options=spec.storage_options,
-        partition_by=("day", "epoch"),
-        numbers=(*PARTITION_TIMES, *PARTITION_SUMS),
-    )
-    whole: JobSpec = job
-    return cast("JobSpec[PartialsSpec]", replace(whole, table=place))
+    spec, whole = job.table, cast("JobSpec", job)
+    numbers = (*PARTITION_TIMES, *PARTITION_SUMS)
+    place = TablePlace(spec.partials_path, spec.storage_options, partition_by=("day", "epoch"), numbers=numbers)
+    return replace(whole, table=place)
