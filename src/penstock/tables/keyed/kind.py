@@ -48,7 +48,7 @@ from penstock.tables.keyed.spec import (
     type_faults,
 )
 from penstock.tables.keyed.table import KeyedTable, KeyedWriter
-from penstock.tables.keyed.tombstones import Tombstones, find_tombstones
+from penstock.tables.keyed.tombstones import Tombstones
 from penstock.tables.kind import CompactRequest, Kind, ReadRequest, SaveMode, VacuumRequest
 from penstock.tables.single.facts import table_status
 from penstock.tables.single.table import SingleKind, existing_table
@@ -127,7 +127,7 @@ class KeyedKind(SingleKind):
     def vacuum(self, job: JobSpec, request: VacuumRequest, environment: Environment) -> VacuumReport:
         """Delete dead files: also runs whose slices are behind the position, and tombstones that no commit can name."""
         table = existing_table(job, environment)
-        tombstones = find_tombstones(job_of(job, KeyedSpec).table, job.name, environment)
+        tombstones = find_table(job_of(job, KeyedSpec).table.tombstones_place, job.name, environment)
 
         def rules(tombstones: DeltaLog) -> NameRules:
             """Tombstones are committed before their batch, so the positions of the data table apply to them too."""

@@ -131,7 +131,7 @@ class Merge:
 
     def _run(self, plans: tuple[BucketPlan, ...]) -> list[BucketReport]:
         spec, now = self._job.table, self._data.environment.now()
-        flow = MergeFlow(chunk_store(spec, self._data), self._name, spec.tombstones_path, self._ties_replace, now)
+        flow = MergeFlow(chunk_store(spec, self._data), self._name, spec.tombstones_place.path, self._ties_replace, now)
         with spark_errors(self._spark):
             tasks = min(len(plans), TASKS_PER_CORE * max(1, self._spark.sparkContext.defaultParallelism))
         return run_each(self._spark, partial(merge_bucket, flow), plans, BucketReport, tasks, of="buckets")

@@ -22,7 +22,7 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import content_of
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.files import ActiveFile
-from penstock.lake.delta.table import DeltaLog
+from penstock.lake.delta.table import DeltaLog, find_table
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, VALUES_OF_SQL, Check, Proof, Unproven
@@ -52,7 +52,7 @@ from penstock.tables.keyed.merging.merge import read_incoming
 from penstock.tables.keyed.merging.runs import KeyedFlow, RunPart, parts_by_bucket
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, decode_layout
 from penstock.tables.keyed.table import keyed_flow
-from penstock.tables.keyed.tombstones import find_tombstones, newest, tombstones_faults
+from penstock.tables.keyed.tombstones import newest, tombstones_faults
 from penstock.tables.single.facts import TableFacts, read_table
 
 
@@ -73,7 +73,7 @@ def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Pro
         return NO_TABLE
     # A table of an earlier format lacks these numbers.
     decode_layout(facts.table.handle.metadata().configuration.get(LAYOUT_PROPERTY) or "")
-    tombstones = find_tombstones(job.table, job.name, facts.table.environment)
+    tombstones = find_table(job.table.tombstones_place, job.name, facts.table.environment)
     evidence = Evidence(job, facts.subject(job), facts, tombstones)
     tables = [table for table in (facts.table, tombstones) if table is not None]
     faults = [fault for table in tables for fault in table_source(table, None).faults]

@@ -35,9 +35,9 @@ class KeyedSpec(TablePlace):
     partition_by: tuple[str, ...] = (BUCKET,)
 
     @property
-    def tombstones_path(self) -> str:
-        """The folder of the table of deleted keys."""
-        return f"{self.path}_tombstones"
+    def tombstones_place(self) -> TablePlace:
+        """The table of deleted keys."""
+        return TablePlace(f"{self.path}_tombstones", self.storage_options, partition_by=(BUCKET,))
 
     @property
     def summary(self) -> str:

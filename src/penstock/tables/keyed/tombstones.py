@@ -13,7 +13,6 @@ import polars as pl
 import pyarrow as pa
 from deltalake.transaction import AddAction, RemoveAction
 
-from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
@@ -22,7 +21,6 @@ from penstock.lake.delta.compact import VERSIONS_TO_LAND_MAX
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.provenance import Provenance
-from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Change, DeltaLog, find_table, open_or_create
 from penstock.tables.keyed.files import chunk_store, files_by_bucket, files_number
 from penstock.tables.keyed.layout import BUCKET, Layout, key_frame, order_columns, order_frame
@@ -45,14 +43,14 @@ class Tombstones:
         """The table of tombstones; an error if it is not the one that commits of the data table refer to."""
         if self._table is None:
             spec = self._job.table
-            self._table = find_tombstones(spec, self._job.name, self._environment)
+            self._table = find_table(spec.tombstones_place, self._job.name, self._environment)
             for fault in tombstones_faults(spec, self._data, self._table):
                 self._table = None
                 raise UserError(
                     f"the deleted keys of the table at {spec.path} are lost",
                     detail=f"{fault}: an older update that arrives late would restore a deleted row",
-                    hint=f"restore the folder {spec.tombstones_path}; to accept that, set `tombstone_retention` to "
-                    "less than the time since the last delete",
+                    hint=f"restore the folder {spec.tombstones_place.path}; to accept that, set `tombstone_retention` "
+                    "to less than the time since the last delete",
                 )
         return self._table
 
@@ -111,7 +109,7 @@ class Tombstones:
         table = self.table()
         if table is None:
             columns = tombstone_schema(self._job.table.layout, file_schema(schema))
-            place = _place(self._job.table)
+            place = self._job.table.tombstones_place
             table = open_or_create(place, self._job.name, columns, "add", self._environment)
             self._table = table
         return table
@@ -127,10 +125,6 @@ def deleted_key(job: str) -> str:
     return f"{job}#deleted_ms"
 
 
-def find_tombstones(spec: KeyedSpec, job: str, environment: Environment) -> DeltaLog | None:
-    return find_table(_place(spec), job, environment)
-
-
 def tombstones_faults(spec: KeyedSpec, data: DeltaLog, tombstones: DeltaLog | None) -> Iterator[str]:
     """Why a table of tombstones, opened after the data, cannot have all deletes within the retention."""
     actual = None if tombstones is None else fingerprint(tombstones.id)
@@ -140,11 +134,7 @@ def tombstones_faults(spec: KeyedSpec, data: DeltaLog, tombstones: DeltaLog | No
         job = key.removesuffix(tombstones_key(""))
         if job != key and expected != actual and numbers.get(deleted_key(job), 0) >= oldest_ms:
             state = "is missing" if tombstones is None else "was created again"
-            yield f"job {job} has deleted rows, and the table of tombstones at {spec.tombstones_path} {state}"
-
-
-def _place(spec: KeyedSpec) -> TablePlace:
-    return TablePlace(spec.tombstones_path, spec.storage_options, partition_by=(BUCKET,))
+            yield f"job {job} has deleted rows, and the table of tombstones at {spec.tombstones_place.path} {state}"
 
 
 def _change(table: DeltaLog, added: Sequence[StagedFile], removed: Sequence[ActiveFile], kind: str) -> Change:

@@ -44,7 +44,7 @@ def test_omitted_keys_have_their_defaults(load: Load) -> None:
     spec = load("row_keys: [number]")
     assert spec.layout.row_keys == ("number",) and spec.layout.partition_keys == ()
     assert (spec.layout.sequence, spec.layout.delete, spec.layout.merge, spec.layout.buckets) == (None, None, False, 16)
-    assert (spec.partition_by, spec.tombstones_path) == (("_bucket",), "/lake/keyed_tombstones")
+    assert (spec.partition_by, spec.tombstones_place.path) == (("_bucket",), "/lake/keyed_tombstones")
 
 
 def test_every_key_is_read(load: Load) -> None:
