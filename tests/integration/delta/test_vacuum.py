@@ -23,7 +23,7 @@ from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Partition
 from penstock.quarantine.table import Quarantine
 from penstock.storage import open_storage
-from penstock.tables.single.vacuum import vacuum
+from penstock.tables.single.table import vacuum
 from tests.support.active_paths import active_paths
 from tests.support.lake import JOB, ONE, TOPIC_ID, ZERO, Lake, at_step, commit, offsets
 

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from penstock.lake.delta.table import open_table
 from penstock.lake.delta.vacuum import Dead
 from penstock.lake.state import Totals
-from penstock.tables.single.vacuum import vacuum
+from penstock.tables.single.table import vacuum
 from tests.support.kafka import Produce, Topics
 from tests.support.pipes import CrashError, Pipe, crash_at, ids, once_at
 

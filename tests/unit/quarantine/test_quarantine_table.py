@@ -33,7 +33,7 @@ from penstock.quarantine.table import (
     quarantine_rules,
 )
 from penstock.tables.registry import kind_of
-from penstock.tables.single.vacuum import vacuum
+from penstock.tables.single.table import vacuum
 from tests.support.lake import JOB, ONE, ZERO, Lake, commit
 from tests.support.pipes import CrashError, crash_at
 

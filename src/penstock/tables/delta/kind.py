@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
 from penstock.job.kafka_types import place_columns
@@ -12,19 +12,17 @@ from penstock.job.spec import JobSpec
 from penstock.lake.compaction import Progress
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import DeltaLog, open_or_create
-from penstock.lake.reports import CompactReport, VacuumReport
+from penstock.lake.reports import CompactReport
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
-from penstock.spark.delta_spark import delta_frame
 from penstock.status.model import JobStatus
 from penstock.tables.delta.proof import prove_table
 from penstock.tables.delta.spec import DeltaSpec
-from penstock.tables.kind import CompactRequest, Kind, ReadRequest, VacuumRequest
+from penstock.tables.kind import CompactRequest, Kind
 from penstock.tables.single.facts import table_status
 from penstock.tables.single.table import SingleKind, SingleTable, existing_table
-from penstock.tables.single.vacuum import vacuum
 from penstock.tables.single.writer import SingleWriter, row_columns
 
 
@@ -47,13 +45,6 @@ class DeltaKind(SingleKind):
         request.refuse_all_days(f"the table of {job.name} has no days")
         size = request.target_bytes or job.flush.min_bytes_per_file
         return compact(existing_table(job, environment), size, progress, request.effort)
-
-    def vacuum(self, job: JobSpec, request: VacuumRequest, environment: Environment) -> VacuumReport:
-        return vacuum(existing_table(job, environment), dry_run=request.dry_run)
-
-    def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
-        request.refuse_all(f"the table of {job.name}")
-        return delta_frame(spark, job.table.path)
 
 
 KIND: Kind = DeltaKind()

@@ -51,8 +51,7 @@ from penstock.tables.keyed.table import KeyedTable, KeyedWriter
 from penstock.tables.keyed.tombstones import Tombstones
 from penstock.tables.kind import CompactRequest, Kind, ReadRequest, SaveMode, VacuumRequest
 from penstock.tables.single.facts import table_status
-from penstock.tables.single.table import SingleKind, existing_table
-from penstock.tables.single.vacuum import vacuum
+from penstock.tables.single.table import SingleKind, existing_table, vacuum
 from penstock.tables.single.writer import row_columns
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
 from penstock.job.spec import JobSpec, job_of
@@ -19,10 +19,9 @@ from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
 from penstock.publish.output import PUBLISH_STEPS
 from penstock.quarantine.table import Listings
-from penstock.spark.delta_spark import delta_frame
 from penstock.status.metrics import Meter
 from penstock.status.model import JobStatus
-from penstock.tables.kind import CompactRequest, Kind, ReadRequest, VacuumRequest
+from penstock.tables.kind import CompactRequest, Kind, VacuumRequest
 from penstock.tables.rollup.closing import compact_partials, windows_rules
 from penstock.tables.rollup.events import METRICS, metric_changes
 from penstock.tables.rollup.proof.verification import prove_rollup
@@ -30,8 +29,7 @@ from penstock.tables.rollup.spec import RollupSpec, partials_job
 from penstock.tables.rollup.status import rollup_status
 from penstock.tables.rollup.table import open_tables
 from penstock.tables.rollup.writer import RollupWriter
-from penstock.tables.single.table import SingleKind, existing_table
-from penstock.tables.single.vacuum import vacuum
+from penstock.tables.single.table import SingleKind, existing_table, vacuum
 
 STEPS = ("close_begun", "close_staged", "close_landed", *PUBLISH_STEPS, "cleaned")
 
@@ -69,10 +67,6 @@ class RollupKind(SingleKind):
     def vacuum(self, job: JobSpec, request: VacuumRequest, environment: Environment) -> VacuumReport:
         partials = existing_table(partials_job(job_of(job, RollupSpec)), environment)
         return vacuum(partials, dry_run=request.dry_run, alongside=[(_windows_table(job, environment), windows_rules)])
-
-    def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
-        request.refuse_all(f"the table of {job.name}")
-        return delta_frame(spark, job.table.path)
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings | None:
         return super().listings(partials_job(job_of(job, RollupSpec)), environment)

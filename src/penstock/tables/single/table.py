@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
+
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
 from penstock.errors import InvariantError, UserError
 from penstock.flow.write.manifest import Counts
 from penstock.flow.write.report import Share
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.keys import other_readers
+from penstock.lake.delta.keys import other_readers, position_key
 from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.provenance import provenance_of
+from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import DeltaLog, find_table, open_table
+from penstock.lake.delta.vacuum import ListedTable, NameRules, data_rules, delete_dead
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, StartPart
+from penstock.lake.reports import VacuumReport
 from penstock.lake.state import DeltaState, Numbers
 from penstock.logs.log import Batch, Log, Partition
 from penstock.quarantine.replay import TableRuns, finish_replay, run_number
-from penstock.quarantine.table import Listings, Quarantine, listed_marks
+from penstock.quarantine.table import Listings, Quarantine, listed_marks, quarantine_rules
+from penstock.spark.delta_spark import delta_frame
 from penstock.staging.reports import Written
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer
-from penstock.tables.kind import Chore, Landed, RebuildReport, View
+from penstock.tables.kind import Chore, Landed, ReadRequest, RebuildReport, VacuumRequest, View
 
+TableRules = tuple[DeltaLog, Callable[[DeltaLog], NameRules]]
+"""A further table of the job, with the rules for its files."""
 COMMITS_SEARCHED = 20
 """The newest commits that give the size of a row."""
 
@@ -134,6 +142,13 @@ class SingleKind:
     def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
         raise UserError(f"the table of {job.name} has no days", hint="--day is for tables that are kept by day")
 
+    def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
+        request.refuse_all(f"the table of {job.name}")
+        return delta_frame(spark, job.table.path)
+
+    def vacuum(self, job: JobSpec, request: VacuumRequest, environment: Environment) -> VacuumReport:
+        return vacuum(existing_table(job, environment), dry_run=request.dry_run)
+
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
         raise UserError("`penstock rebuild` is for exports", hint=f"the log of {job.name} is its Delta table")
 
@@ -149,3 +164,21 @@ def existing_table(job: JobSpec, environment: Environment) -> DeltaLog:
         return open_table(job.table, job.name, environment)
     except MissingTableError as error:
         raise UserError(error.primary, detail=error.detail, hint="`penstock run` creates it") from error
+
+
+def vacuum(table: DeltaLog, *, dry_run: bool = False, alongside: Sequence[TableRules] = ()) -> VacuumReport:
+    """Delete dead files of a table, of its quarantine, and of further tables."""
+    place = TablePlace(path=table.quarantine_url, storage_options=table.spec.storage_options)
+    quarantine = find_table(place, table.job, table.environment)
+
+    def of_quarantine(opened: DeltaLog) -> NameRules:
+        """They follow the version of the job's table that was loaded last."""
+        positions = table.transactions()
+        return quarantine_rules(
+            opened, listed_marks(table), lambda place: positions.get(position_key(table.job, place))
+        )
+
+    further = [*alongside] if quarantine is None else [(quarantine, of_quarantine), *alongside]
+    listed = [(ListedTable.of(other), rules) for other, rules in [(table, data_rules), *further]]
+    table.environment.at_step("vacuum_listed")
+    return delete_dead([folder.classify(rules) for folder, rules in listed], table.environment.at_step, dry_run=dry_run)
