@@ -67,8 +67,6 @@ class LoadReport:
     """Read from the files."""
     skipped: int = 0
     """Of these, rows that lost to a newer one, or were in the table already."""
-    unread: int = 0
-    """Of the skipped rows, those that the names of chunks already identify."""
     commits: int = 0
 
     def __add__(self, other: LoadReport) -> LoadReport:
@@ -140,7 +138,7 @@ class TableLoad:
         self._delete(runs)
         rows = sum(report.rows for report in reports)
         skipped = rows - sum(run.rows for run in runs) + merge.skipped.total()
-        return LoadReport(len(files), 0, rows, skipped, sum(report.unread for report in merge.reports), commits=1)
+        return LoadReport(len(files), 0, rows, skipped, commits=1)
 
     def _delete(self, runs: Iterable[StagedFile]) -> None:
         storage = self.data.storage()

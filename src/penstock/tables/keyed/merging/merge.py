@@ -73,8 +73,6 @@ class BucketReport(msgspec.Struct, frozen=True):
     skipped: tuple[tuple[PartitionKey, int], ...] = ()
     """Records that lost to a newer one, by partition."""
     tombstones: tuple[StagedFile, ...] = ()
-    unread: int = 0
-    """Rows that the names of files show to be in the table already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
     """Merge the runs of a bucket into its files; new files are staged, not committed."""
     incoming = read_incoming(flow.store, plan.runs)
     counted = np.bincount(incoming.source, minlength=len(incoming.sources))
-    incoming, unread = _without_present(flow, plan, incoming)
+    incoming = _without_present(flow, plan, incoming)
     deletes = incoming.frame.filter("gone").unique("key", keep="last", maintain_order=True)
     if plan.tombstones:
         dead = pl.concat([read_tombstones(flow.tombstones, path) for path in plan.tombstones])
@@ -111,7 +109,7 @@ def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
     tombstones = write_tombstones(flow.tombstones, plan.bucket, dead_now, flow.name)
     lost = zip(incoming.sources, (counted - kept).tolist(), strict=True)
     skipped = tuple((key, count) for key, count in lost if count)
-    return BucketReport(plan.bucket, files, removed, skipped, tombstones, unread)
+    return BucketReport(plan.bucket, files, removed, skipped, tombstones)
 
 
 def read_incoming(store: ChunkStore, runs: Sequence[RunPart]) -> Incoming:
@@ -139,7 +137,7 @@ def read_incoming(store: ChunkStore, runs: Sequence[RunPart]) -> Incoming:
     return Incoming(rows, frame, sources, source)
 
 
-def _without_present(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incoming, int]:
+def _without_present(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> Incoming:
     """Drop whole chunks that the table already has, by the names of files (RULES K4), without reading them.
 
     Not if the batch deletes or replaces its own rows: then its chunks begin at other rows.
@@ -148,7 +146,7 @@ def _without_present(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> t
     frame = incoming.frame
     is_cut_alike = len(frame) and not frame["gone"].any() and frame["key"][-1] == len(frame) - 1
     if not contents or not is_cut_alike:
-        return incoming, 0
+        return incoming
     sizes = {content.rows for content in contents}
     present = np.zeros(len(frame), np.bool_)
     for first in range(0, len(frame), flow.store.chunk_rows):
@@ -156,7 +154,7 @@ def _without_present(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> t
         if len(places) in sizes:
             content = Content(len(places), digest_of(incoming.rows.take(places.to_arrow())))
             present[first : first + len(places)] = content in contents
-    return replace(incoming, frame=frame.filter(pl.Series(~present))), int(present.sum())
+    return replace(incoming, frame=frame.filter(pl.Series(~present)))
 
 
 def _after_tombstones(flow: MergeFlow, plan: BucketPlan, dead: pl.DataFrame, incoming: Incoming) -> Incoming:
