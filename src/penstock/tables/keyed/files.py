@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
+from penstock.flow.write.manifest import StagedFile
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.table import DeltaLog
+from penstock.lake.proposal import RemovedFile
 from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
 from penstock.tables.keyed.spec import KeyedSpec
 
+TableFile = ActiveFile | StagedFile | RemovedFile
 _FINGERPRINTS = 1 << 63
-
-
-class _Named(Protocol):
-    @property
-    def path(self) -> str: ...
 
 
 def commits_key(job: str, bucket: int) -> str:
@@ -29,7 +26,7 @@ def files_key(job: str) -> str:
     return f"{job}#files"
 
 
-def files_number(table: DeltaLog, added: Iterable[_Named], removed: Iterable[_Named]) -> dict[str, int]:
+def files_number(table: DeltaLog, added: Iterable[TableFile], removed: Iterable[TableFile]) -> dict[str, int]:
     """That sum after a commit on the loaded version; it reveals file changes by other writers."""
     key = files_key(table.job)
     total = (table.transaction(key) or 0) + _fingerprints(added) - _fingerprints(removed)
@@ -37,7 +34,7 @@ def files_number(table: DeltaLog, added: Iterable[_Named], removed: Iterable[_Na
 
 
 def touching_numbers(
-    table: DeltaLog, buckets: Iterable[int], added: Iterable[_Named], removed: Iterable[_Named]
+    table: DeltaLog, buckets: Iterable[int], added: Iterable[TableFile], removed: Iterable[TableFile]
 ) -> dict[str, int]:
     """The numbers of a commit on the loaded version that changes these buckets."""
     keys = [commits_key(table.job, bucket) for bucket in sorted(buckets)]
@@ -74,5 +71,5 @@ def commits_by_bucket(table: DeltaLog) -> dict[int, int]:
     return commits
 
 
-def _fingerprints(files: Iterable[_Named]) -> int:
+def _fingerprints(files: Iterable[TableFile]) -> int:
     return sum(fingerprint(file.path) for file in files)
