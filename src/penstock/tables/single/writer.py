@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.events import ColumnsAdded, FieldsLeftOut, Listener
+from penstock.events import ColumnsAdded, FieldsLeftOut
 from penstock.flow.columns.fitting import new_paths
-from penstock.flow.columns.seen_types import NewFields, addable, column_types, left_out
+from penstock.flow.columns.seen_types import addable, column_types, left_out
 from penstock.flow.compile import flow_of, table_job, visible_schema
 from penstock.flow.sql import output_schema
 from penstock.flow.task import Flow
@@ -18,7 +18,7 @@ from penstock.flow.write.manifest import offsets_of
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import field_key
-from penstock.lake.delta.table import Change, DeltaLog
+from penstock.lake.delta.table import Change
 from penstock.logs.batches import rows_for
 from penstock.logs.log import Batch, Log
 from penstock.quarantine.replay import Chunk, ReplayRun, StagedRun, TableRuns, Target, run_change, run_number
@@ -39,25 +39,6 @@ def row_columns(job: JobSpec, spark: SparkSession) -> tuple[pa.Schema, NewColumn
         schema = output_schema(spark, visible, job.sql) if job.sql else visible
     schema = pa.schema([column for column in schema if column.name not in job.drop])
     return schema, "add" if job.sql and job.sql.select else job.on.new_column
-
-
-def add_fields(table: DeltaLog, job: JobSpec, fields: NewFields, decoded: Iterable[str], listener: Listener) -> bool:
-    """Add columns for new fields of records; fields that cannot be columns are reported and left out.
-
-    Returns whether the table has other columns than before.
-    """
-    before = table.schema
-    columns = addable(column_types(fields), before.names, decoded)
-    ignored = left_out(fields, columns)
-    if ignored:
-        listener.event(FieldsLeftOut(fields=ignored, reason="they cannot be names of new columns"))
-    if not len(columns):
-        return False
-    table.add_columns(columns)
-    if table.schema == before:
-        return False
-    listener.event(ColumnsAdded(columns=new_paths(before, columns)))
-    return True
 
 
 class SingleWriter:
@@ -119,11 +100,25 @@ class SingleWriter:
         )
 
     def _added_columns(self, flow: Flow, gathered: Gathered) -> bool:
-        """Whether the table has other columns than the flow knows, so that the batch has to run again."""
+        """Add columns for new fields of records; fields that cannot be columns are reported and left out.
+
+        Returns whether the table has other columns than before, so that the batch has to run again.
+        """
         fields = {name: types for name, types in gathered.new_fields().items() if name not in self.job.drop}
         if self.job.on.new_column != "add" or not fields:
             return False
-        return add_fields(self.data, self.job, fields, flow.decoded.names, self.listener)
+        before = self.data.schema
+        columns = addable(column_types(fields), before.names, flow.decoded.names)
+        ignored = left_out(fields, columns)
+        if ignored:
+            self.listener.event(FieldsLeftOut(fields=ignored, reason="they cannot be names of new columns"))
+        if not len(columns):
+            return False
+        self.data.add_columns(columns)
+        if self.data.schema == before:
+            return False
+        self.listener.event(ColumnsAdded(columns=new_paths(before, columns)))
+        return True
 
 
 ReplayBatch = Callable[[Batch, int, Records], Written | None]
