@@ -12,7 +12,7 @@ from penstock.engine.round import RECORD_BYTES_ASSUMED, Rounds, Waiting, open_ro
 from penstock.environment import Environment
 from penstock.failpoints import AtStep
 from penstock.lake.proposal import Outcome
-from penstock.lake.state import TableState, Totals
+from penstock.lake.state import DeltaState, Totals
 from penstock.logs.log import Batch, Bounds, Partition
 from penstock.plan import Wait
 from penstock.tables.export.export import WrittenShares
@@ -145,7 +145,7 @@ class Owner:
         [chore] = self.pipeline.table.chores(View(tokens, bounds, now, RECORD_BYTES_ASSUMED, flush_now=True))
         return self._written(chore.batch, tokens)
 
-    def _fenced(self) -> tuple[dict[Partition, int], TableState, Mapping[Partition, Bounds]]:
+    def _fenced(self) -> tuple[dict[Partition, int], DeltaState, Mapping[Partition, Bounds]]:
         partitions = self.pipeline.log.partitions()
         tokens = self.pipeline.claim(partitions)
         bounds = self.pipeline.log.bounds(tokens)

@@ -17,7 +17,7 @@ from penstock.failpoints import AtStep
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.proposal import AcceptedPart, FencePart, Proposal, ProposalPart, StartPart
-from penstock.lake.state import TableState
+from penstock.lake.state import DeltaState
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.tables.kind import Table
 
@@ -57,7 +57,7 @@ class Starter:
 
     def begin(
         self, tokens: Tokens, partitions: Sequence[Partition], bounds: LogBounds
-    ) -> tuple[dict[Partition, int], TableState]:
+    ) -> tuple[dict[Partition, int], DeltaState]:
         """The partitions that this process owns by the table's state, with their tokens, and that state.
 
         `partitions` are all of the job, also those of other processes.
@@ -75,7 +75,7 @@ class Starter:
                     self._correct(part.partition, part.token, state)
         return {partition: token for partition, token in tokens.items() if self._owns(partition, token, state)}, state
 
-    def _owns(self, partition: Partition, token: int, state: TableState) -> bool:
+    def _owns(self, partition: Partition, token: int, state: DeltaState) -> bool:
         """Whether the table has the claim's token; a lower one, as after a new coordination topic, voids the claim."""
         if token < state.of(partition).token:
             self.claims.renounce(partition)
@@ -83,7 +83,7 @@ class Starter:
         return state.of(partition).position is not None
 
     def _handshake(
-        self, tokens: Tokens, partitions: Sequence[Partition], state: TableState, bounds: LogBounds
+        self, tokens: Tokens, partitions: Sequence[Partition], state: DeltaState, bounds: LogBounds
     ) -> list[ProposalPart]:
         new = self._unstarted(tokens, partitions, state)
         offsets = self._first_offsets(new, state, bounds) if new else {}
@@ -95,7 +95,7 @@ class Starter:
                 parts.append(FencePart(partition, token))
         return parts
 
-    def _unstarted(self, tokens: Tokens, partitions: Sequence[Partition], state: TableState) -> list[Partition]:
+    def _unstarted(self, tokens: Tokens, partitions: Sequence[Partition], state: DeltaState) -> list[Partition]:
         """The partitions to start: the claimed ones, and all those of a topic that no process has started.
 
         Otherwise another process would treat the others as partitions added later, and ignore `start` (RULES P1).
@@ -109,7 +109,7 @@ class Starter:
         ]
         return claimed + others
 
-    def _correct(self, partition: Partition, token: int, state: TableState) -> None:
+    def _correct(self, partition: Partition, token: int, state: DeltaState) -> None:
         position = state.of(partition).position
         if position is None or state.of(partition).token != token:
             return
@@ -126,7 +126,7 @@ class Starter:
             if kind in kinds:
                 self.at_step(step)
 
-    def _first_offsets(self, new: Sequence[Partition], state: TableState, bounds: LogBounds) -> dict[Partition, int]:
+    def _first_offsets(self, new: Sequence[Partition], state: DeltaState, bounds: LogBounds) -> dict[Partition, int]:
         """A topic that the job has not read starts at the job's `start`; later partitions start at their beginning."""
         began = any(fingerprint is not None for fingerprint in state.fingerprints.values()) or self.nothing_matched
         fresh = []

@@ -23,7 +23,7 @@ from penstock.flow.write.manifest import EpochMarks
 from penstock.job.spark import refuse_unshared
 from penstock.job.spec import JobSpec
 from penstock.lake.proposal import Outcome, Refusal
-from penstock.lake.state import TableState
+from penstock.lake.state import DeltaState
 from penstock.logs.log import Batch, Bounds, EpochMark, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.logs.registry import open_log as open_log_of
@@ -210,13 +210,13 @@ class Rounds(Generic[S]):
 
     # plan
 
-    def plan(self, tokens: Tokens, state: TableState, bounds: LogBounds, flush_now: bool, ends: Ends) -> Batch | Wait:
+    def plan(self, tokens: Tokens, state: DeltaState, bounds: LogBounds, flush_now: bool, ends: Ends) -> Batch | Wait:
         now = self.environment.now()
         lanes = tuple(self._lane(partition, state, bounds[partition], now, ends) for partition in tokens)
         terms = PlanTerms(self.job.flush, self.job.on.gap, self.cache.record_bytes, now, flush_now)
         return plan(lanes, terms, new_batch_id())
 
-    def _lane(self, partition: Partition, state: TableState, bounds: Bounds, now: float, ends: Ends) -> PartitionInput:
+    def _lane(self, partition: Partition, state: DeltaState, bounds: Bounds, now: float, ends: Ends) -> PartitionInput:
         position = state.of(partition).position
         if position is None:
             raise TransientError(f"{partition} has no position yet")
@@ -294,7 +294,7 @@ class Rounds(Generic[S]):
                 self.listener.event(events.SliceDropped(partition=str(piece.partition), reason="the claim was lost"))
         return replace(batch, slices=tuple(kept))
 
-    def _report_progress(self, tokens: Tokens, state: TableState, bounds: LogBounds) -> None:
+    def _report_progress(self, tokens: Tokens, state: DeltaState, bounds: LogBounds) -> None:
         positions = {partition: state.of(partition).position or 0 for partition in tokens}
         self.claims.progress(positions, {place: max(0, bounds[place].end - positions[place]) for place in tokens})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Protocol
 
 import msgspec
 
@@ -61,44 +60,6 @@ def slice_totals(piece: Slice, counts: Counts) -> Totals:
     return Totals(**asdict(counts), holes=piece.end - piece.read_from - counts.read, gap=piece.gap)
 
 
-class PartitionState(Protocol):
-    """The state of one partition in any table. `position` is None until the start is committed (RULES P1)."""
-
-    @property
-    def position(self) -> int | None: ...
-
-    @property
-    def origin(self) -> int | None: ...
-
-    @property
-    def token(self) -> int: ...
-
-    @property
-    def totals(self) -> Totals: ...
-
-    @property
-    def quarantine_mark(self) -> int | None: ...
-
-    @property
-    def mark(self) -> EpochMark | None:
-        """The last record that was read whose leader epoch is known (RULES P3)."""
-
-
-class TableState(Protocol):
-    """The state of a job in any table, all as of one version."""
-
-    @property
-    def version(self) -> int: ...
-
-    @property
-    def fingerprints(self) -> Mapping[str, int | None]: ...
-
-    @property
-    def tokens(self) -> dict[Partition, int]: ...
-
-    def of(self, partition: Partition) -> PartitionState: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """What a part adds to the further numbers that some tables keep of a partition, by name."""
@@ -117,7 +78,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class DeltaPartition:
-    """The state of one partition in a Delta table."""
+    """The state of one partition in a Delta table. `position` is None until the start is committed (RULES P1)."""
 
     position: int | None = None
     origin: int | None = None
@@ -125,12 +86,15 @@ class DeltaPartition:
     totals: Totals = field(default_factory=Totals)
     quarantine_mark: int | None = None
     mark: EpochMark | None = None
+    """The last record that was read whose leader epoch is known (RULES P3)."""
     numbers: Mapping[str, int] = field(default_factory=dict)
     """The further numbers that the table keeps (`TablePlace.numbers`), if it has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaState:
+    """The state of a job in a Delta table, all as of one version."""
+
     version: int
     partitions: Mapping[Partition, DeltaPartition]
     fingerprints: Mapping[str, int | None]

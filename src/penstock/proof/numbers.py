@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.delta.provenance import commits_of
-from penstock.lake.state import TOTAL_NAMES, PartitionState, Totals
+from penstock.lake.state import TOTAL_NAMES, DeltaPartition, Totals
 from penstock.logs.log import Bounds, Log, LostTail, Partition
 from penstock.plan import LostTailError
 from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, earliest, violation_at
@@ -59,7 +59,7 @@ class CommittedSlice:
         return self.totals.written + self.totals.quarantined
 
 
-States = Mapping[Partition, PartitionState]
+States = Mapping[Partition, DeltaPartition]
 Slices = Mapping[Partition, Sequence[CommittedSlice]]
 """Per partition the slices that history still has, in ascending order."""
 _NumberViolation = tuple[Violation, str]
@@ -82,7 +82,7 @@ def check_slices(states: States, slices: Slices) -> Check:
 def _check(
     name: str,
     states: States,
-    fault_of: Callable[[Partition, PartitionState], _NumberViolation | None],
+    fault_of: Callable[[Partition, DeltaPartition], _NumberViolation | None],
     detail: str,
     facts: Mapping[str, int],
 ) -> Check:
@@ -93,7 +93,7 @@ def _check(
     return Check(name, wrong or detail, bool(faults), violation=first, facts=facts)
 
 
-def _totals_fault(partition: Partition, state: PartitionState) -> _NumberViolation | None:
+def _totals_fault(partition: Partition, state: DeltaPartition) -> _NumberViolation | None:
     totals, origin, position = state.totals, state.origin, state.position
     missing = totals.unaccounted
     if position is None or origin is None:
@@ -109,7 +109,7 @@ def _totals_fault(partition: Partition, state: PartitionState) -> _NumberViolati
     return violation_at(partition, origin or 0, ViolationKind.NOT_COUNTED, max(position or 0, 0)), text
 
 
-def _slices_fault(slices_of: Slices, partition: Partition, state: PartitionState) -> _NumberViolation | None:
+def _slices_fault(slices_of: Slices, partition: Partition, state: DeltaPartition) -> _NumberViolation | None:
     slices = slices_of.get(partition, ())
     if state.origin is None or state.position is None or not slices:
         return None
@@ -136,13 +136,13 @@ def _slices_fault(slices_of: Slices, partition: Partition, state: PartitionState
     return None
 
 
-def _older_totals(state: PartitionState, slices: Sequence[CommittedSlice]) -> Totals:
+def _older_totals(state: DeltaPartition, slices: Sequence[CommittedSlice]) -> Totals:
     """What the totals hold beyond the retained slices."""
     retained = sum((piece.totals for piece in slices), Totals())
     return Totals(**{name: getattr(state.totals, name) - getattr(retained, name) for name in _COUNTED})
 
 
-def spans(slices_of: Slices, partition: Partition, state: PartitionState) -> tuple[CommittedSlice, ...]:
+def spans(slices_of: Slices, partition: Partition, state: DeltaPartition) -> tuple[CommittedSlice, ...]:
     """All of `[origin, position)`: the retained slices, and one that stands for all before them.
 
     If slices break the invariant, one span stands for all of them.

@@ -8,7 +8,7 @@ from contextlib import closing
 from penstock.errors import PenstockError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.lake.state import PartitionState
+from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.numbers import TopicIncarnations, read_log
@@ -18,7 +18,7 @@ AGE_SECONDS_MAX = 5.0
 """How long to wait for the oldest unread records of all partitions together."""
 
 
-States = Mapping[Partition, PartitionState]
+States = Mapping[Partition, DeltaPartition]
 """The state of a job's partitions in its table, also of topics that were recreated since."""
 
 
@@ -47,7 +47,7 @@ def job_status(
     )
 
 
-def _partition_status(partition: Partition, state: PartitionState, log: LogView) -> PartitionStatus:
+def _partition_status(partition: Partition, state: DeltaPartition, log: LogView) -> PartitionStatus:
     bounds = log.facts.bounds.get(partition) if log.facts else None
     return PartitionStatus(
         partition=partition,

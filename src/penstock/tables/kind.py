@@ -20,7 +20,7 @@ from penstock.job.spec import JobSpec, TableSpec
 from penstock.lake.compaction import EVERYTHING, CompactionLimits, Progress
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.lake.reports import CompactReport, Report, VacuumReport
-from penstock.lake.state import TableState
+from penstock.lake.state import DeltaState
 from penstock.logs.log import Batch, Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
@@ -93,7 +93,7 @@ class Table(Protocol[S_contra]):
     def divisible(self) -> bool:
         """Whether one partition's slice can land without the others'; else a batch lands whole or not at all."""
 
-    def state(self, partitions: Iterable[Partition]) -> TableState:
+    def state(self, partitions: Iterable[Partition]) -> DeltaState:
         """Positions, tokens and totals, all as of the newest version."""
 
     def commit(self, proposal: Proposal) -> Outcome:

@@ -13,7 +13,7 @@ from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.manifest import Counts, EpochMarks
 from penstock.flow.write.report import Share
 from penstock.lake.proposal import FencePart, Outcome, Proposal
-from penstock.lake.state import Numbers, TableState
+from penstock.lake.state import DeltaState, Numbers
 from penstock.logs.log import Batch, Bounds, Partition, Piece, Slice
 from penstock.plan import records_per_batch_max
 from penstock.quarantine.table import Quarantine
@@ -102,7 +102,7 @@ class Export(ExportTable):
         self._ends: Mapping[Partition, int] = {}
         self._outcomes: Outcomes = Counter()
 
-    def state(self, partitions: Iterable[Partition]) -> TableState:
+    def state(self, partitions: Iterable[Partition]) -> DeltaState:
         return self.logs.job_log.state(partitions)
 
     def commit(self, proposal: Proposal) -> Outcome:
