@@ -47,7 +47,7 @@ class RollupKind(SingleKind):
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> RollupWriter:
         rollup = job_of(job, RollupSpec)
-        return RollupWriter(rollup, open_tables(rollup, spark, log, environment), spark, log)
+        return RollupWriter(rollup.table, open_tables(rollup, spark, log, environment), spark, log)
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return prove_rollup(job_of(job, RollupSpec), depth, open_log)

@@ -10,52 +10,26 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.flow.compile import RecordFrame, quarantine_options, write_options
 from penstock.flow.stage import NamedSlice
 from penstock.flow.write.report import REPORT_SCHEMA
-from penstock.job.spec import JobSpec
 from penstock.logs.log import Batch, Log
-from penstock.staging.batch_job import BatchJob, Records
-from penstock.staging.reports import Written, check_conserved
 from penstock.tables.rollup.batch_task import PartialsFlow, partials_stage
 from penstock.tables.rollup.schema import PARTIALS_GROUP_ROWS_MAX, written_schema
 from penstock.tables.rollup.spec import RollupSpec
 from penstock.tables.rollup.table import RollupTable
-from penstock.tables.single.writer import TableTarget
-
-READ_BYTES_MIN = 32 * 1024**2
-"""Records that are read together: points are decoded fastest in large batches."""
+from penstock.tables.single.writer import TableWriter
 
 
-class RollupWriter:
+class RollupWriter(TableWriter[PartialsFlow]):
     """Aggregates batches of one job to staged files of its partials."""
 
-    def __init__(self, job: JobSpec[RollupSpec], table: RollupTable, spark: SparkSession, log: Log) -> None:
-        self.job = job
-        self.table = table
-        self.spark = spark
-        self._environment = table.environment
-        self._batch_job = BatchJob(table.job, spark, log, table.environment, _partials_frame)
+    read_bytes_min = 32 * 1024**2
+    """Points are decoded fastest in large batches."""
 
-    def stage(self, batch: Batch) -> Written:
-        records = self._batch_job.log_records(max(READ_BYTES_MIN, self.job.limits.arrow_batch_bytes_max))
-        return self._written(batch, self.flow(batch), records)
-
-    def replay_target(self) -> TableTarget:
-        return TableTarget(self.table, self.spark, self._replay)
-
-    def _replay(self, batch: Batch, run: int, records: Records) -> Written:
-        flow = self.flow(batch)
-        return self._written(batch, replace(flow, replay_run=run), records)
-
-    def _written(self, batch: Batch, flow: PartialsFlow, records: Records) -> Written:
-        started_at = self._environment.now()
-        result = self._batch_job.run(batch, flow, records)
-        if flow.replay_run is None:
-            self._batch_job.check(batch, result)
-        check_conserved(flow, result)
-        return Written(result, started_at, flow.table.schema)
+    def __init__(self, spec: RollupSpec, table: RollupTable, spark: SparkSession, log: Log) -> None:
+        super().__init__(table, spark, log, _partials_frame)
+        self._spec = spec
 
     def flow(self, batch: Batch) -> PartialsFlow:
-        """The input of the tasks of a batch."""
-        spec, job = self.job.table, self.table.job
+        spec, job = self._spec, self.job
         table = write_options(job, written_schema(spec.aggregates), ("day",))
         return PartialsFlow(
             job=job.name,
@@ -67,11 +41,11 @@ class RollupWriter:
                 (item.partition.topic, item.partition.number): NamedSlice(item.partition.topic_id, item.start, item.end)
                 for item in batch.slices
             },
-            failpoint=self._environment.failpoint,
+            failpoint=self.environment.failpoint,
             finest=spec.finest,
             aggregates=spec.aggregates,
             earliest_ms=int(datetime.combine(spec.not_before, time(), UTC).timestamp() * 1000),
-            latest_ms=int(self._environment.now() * 1000) + spec.future_cutoff_ms,
+            latest_ms=int(self.environment.now() * 1000) + spec.future_cutoff_ms,
             table=replace(table, row_group_rows_max=PARTIALS_GROUP_ROWS_MAX),
             quarantine=quarantine_options(job, self.table.quarantine.url),
         )

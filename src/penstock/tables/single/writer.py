@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Generic
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -13,7 +15,7 @@ from penstock.flow.columns.fitting import new_paths
 from penstock.flow.columns.seen_types import addable, column_types, left_out
 from penstock.flow.compile import flow_of, table_job, visible_schema
 from penstock.flow.sql import output_schema
-from penstock.flow.task import Flow
+from penstock.flow.task import Flow, FlowT
 from penstock.flow.write.manifest import offsets_of
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import JobSpec, NewColumnPolicy
@@ -23,7 +25,7 @@ from penstock.logs.batches import rows_for
 from penstock.logs.log import Batch, Log
 from penstock.quarantine.replay import Chunk, ReplayRun, StagedRun, TableRuns, Target, run_change, run_number
 from penstock.spark.failures import spark_errors
-from penstock.staging.batch_job import BatchJob, Records
+from penstock.staging.batch_job import BatchJob, Compile, Records
 from penstock.staging.reports import Gathered, Written, check_conserved
 from penstock.tables.kind import SchemaChanged
 from penstock.tables.single.table import SingleTable
@@ -41,25 +43,27 @@ def row_columns(job: JobSpec, spark: SparkSession) -> tuple[pa.Schema, NewColumn
     return schema, "add" if job.sql and job.sql.select else job.on.new_column
 
 
-class SingleWriter:
-    """Writes batches of one job to staged files of its table."""
+class TableWriter(ABC, Generic[FlowT]):
+    """Writes batches of one job, and replays, to staged files of its table."""
 
-    def __init__(self, table: SingleTable, spark: SparkSession, log: Log) -> None:
+    read_bytes_min = 0
+    """Records that are read together at least."""
+
+    def __init__(self, table: SingleTable, spark: SparkSession, log: Log, compiled: Compile[FlowT]) -> None:
         self.job = table.job
         self.spark = spark
         self.table = table
-        self.data = table.data
-        self.log = log
-        self.listener = table.environment.listener
-        self.failpoint = table.environment.failpoint
-        self._batch_job = BatchJob(table.job, spark, log, table.environment, table_job)
+        self.environment = table.environment
+        self._batch_job = BatchJob(table.job, spark, log, table.environment, compiled)
+
+    @abstractmethod
+    def flow(self, batch: Batch) -> FlowT:
+        """The input of the tasks of a batch."""
 
     def stage(self, batch: Batch) -> Written | SchemaChanged:
-        started_at = self.data.environment.now()
+        started_at = self.environment.now()
         flow = self.flow(batch)
-        with spark_errors(self.spark):
-            self._cut_batches(batch)
-        records = self._batch_job.log_records(self.job.limits.arrow_batch_bytes_max)
+        records = self._batch_job.log_records(max(self.read_bytes_min, self.job.limits.arrow_batch_bytes_max))
         gathered = self._batch_job.run(batch, flow, records)
         self._batch_job.check(batch, gathered)
         return self._written(flow, gathered, started_at) or SchemaChanged()
@@ -69,16 +73,31 @@ class SingleWriter:
 
     def replay(self, batch: Batch, run: int, records: Records) -> Written | None:
         """Run the Spark job of a replay over records out of quarantine. None if the table first had to add columns."""
-        started_at = self.data.environment.now()
-        flow = self.flow(batch)
-        flow = replace(flow, replay_run=run)
+        started_at = self.environment.now()
+        flow = replace(self.flow(batch), replay_run=run)
         return self._written(flow, self._batch_job.run(batch, flow, records), started_at)
 
-    def _written(self, flow: Flow, gathered: Gathered, started_at: float) -> Written | None:
-        if self._added_columns(flow, gathered):
-            return None
+    def _written(self, flow: FlowT, gathered: Gathered, started_at: float) -> Written | None:
+        """The result of the Spark job; None if the table first had to add columns."""
         check_conserved(flow, gathered)
         return Written(gathered, started_at, flow.table.schema)
+
+
+class SingleWriter(TableWriter[Flow]):
+    """Writes rows of records, for whose new fields the table gets columns."""
+
+    def __init__(self, table: SingleTable, spark: SparkSession, log: Log) -> None:
+        super().__init__(table, spark, log, table_job)
+        self.data = table.data
+        self.log = log
+
+    def stage(self, batch: Batch) -> Written | SchemaChanged:
+        with spark_errors(self.spark):
+            self._cut_batches(batch)
+        return super().stage(batch)
+
+    def _written(self, flow: Flow, gathered: Gathered, started_at: float) -> Written | None:
+        return None if self._added_columns(flow, gathered) else super()._written(flow, gathered, started_at)
 
     def _cut_batches(self, batch: Batch) -> None:
         """Limit the rows of Spark's Arrow batches, by the largest record that the topics allow."""
@@ -95,9 +114,8 @@ class SingleWriter:
         return self._flow_to(batch, self.data.schema, self.data.spec.partition_by)
 
     def _flow_to(self, batch: Batch, columns: pa.Schema, partition_by: tuple[str, ...]) -> Flow:
-        return replace(
-            flow_of(self.job, batch, columns, partition_by, self.table.quarantine.url), failpoint=self.failpoint
-        )
+        flow = flow_of(self.job, batch, columns, partition_by, self.table.quarantine.url)
+        return replace(flow, failpoint=self.environment.failpoint)
 
     def _added_columns(self, flow: Flow, gathered: Gathered) -> bool:
         """Add columns for new fields of records; fields that cannot be columns are reported and left out.
@@ -111,13 +129,13 @@ class SingleWriter:
         columns = addable(column_types(fields), before.names, flow.decoded.names)
         ignored = left_out(fields, columns)
         if ignored:
-            self.listener.event(FieldsLeftOut(fields=ignored, reason="they cannot be names of new columns"))
+            self.environment.listener.event(FieldsLeftOut(fields=ignored, reason="they cannot be names of new columns"))
         if not len(columns):
             return False
         self.data.add_columns(columns)
         if self.data.schema == before:
             return False
-        self.listener.event(ColumnsAdded(columns=new_paths(before, columns)))
+        self.environment.listener.event(ColumnsAdded(columns=new_paths(before, columns)))
         return True
 
 
