@@ -21,12 +21,12 @@ from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.files import WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import closed_name
+from penstock.lake.compaction import Limit, gather
 from penstock.lake.delta.files import ActiveFile
 from penstock.storage import Storage, open_storage
 from penstock.tables.rollup.aggregate import MERGE_ROWS_MIN, MILLI, Merging, aligned, series_text
 from penstock.tables.rollup.decide import ClosedSpan, CompleteClose, PartialsFile
 from penstock.tables.rollup.files import (
-    in_larger_parts,
     scan,
     span_ms,
     stage_files,
@@ -181,8 +181,9 @@ class _BucketsClose:
             return {}
         start = min(_first_ms(touched[span]) if span in touched else span.start_ms for span in merging)
         rows = self._rows(self._flow.close.files, start, max(span.end_ms for span in merging))
-        for part in in_larger_parts(rows, MERGE_ROWS_MIN):
-            numbered = self._numbering.numbered(part)
+        size: Limit[pl.DataFrame] = Limit(lambda part: part.height, MERGE_ROWS_MIN)
+        for parts in gather(rows, size):
+            numbered = self._numbering.numbered(pl.concat(parts))
             for span, merged in merging.items():
                 merged.add(starting_in(numbered, span.start_ms, span.end_ms))
                 if span in touched:

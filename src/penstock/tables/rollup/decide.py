@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from penstock.lake.compaction import Limit, gather
 from penstock.tables.rollup.numbers import LEAST_MS, CloseState
 from penstock.tables.rollup.spec import RollupSpec, Window
 
@@ -175,13 +176,8 @@ def _meeting(files: Iterable[PartialsFile], times: Sequence[tuple[int, int]]) ->
 def _clean(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec) -> Clean | None:
     kept_from_ms = min(window.start_of(state.closed_until_ms - spec.update_grace_ms) for window in spec.windows)
     over = [file for file in files if file.epoch < state.closed and file.last_ms + spec.finest.millis <= kept_from_ms]
-    chosen: list[PartialsFile] = []
-    rows = 0
-    for file in sorted(over, key=lambda file: (file.last_ms, file.path)):
-        rows += file.rows
-        if chosen and rows > CLEAN_ROWS_MAX:
-            break
-        chosen.append(file)
-    if not chosen:
+    rows: Limit[PartialsFile] = Limit(lambda file: file.rows, CLEAN_ROWS_MAX, firm=True)
+    chosen = next(gather(sorted(over, key=lambda file: (file.last_ms, file.path)), rows), None)
+    if chosen is None:
         return None
-    return Clean(state.closed, tuple(chosen), chosen[-1].last_ms + spec.finest.millis)
+    return Clean(state.closed, chosen, chosen[-1].last_ms + spec.finest.millis)

@@ -137,18 +137,6 @@ def read_batches(
             raise InvariantError(f"cannot read {path} of {storage.url}", detail=str(error)) from error
 
 
-def in_larger_parts(several: Iterable[pl.DataFrame], rows_min: int) -> Iterator[pl.DataFrame]:
-    """The same rows in frames of this size, except the last."""
-    waiting: list[pl.DataFrame] = []
-    for rows in several:
-        waiting.append(rows)
-        if sum(frame.height for frame in waiting) >= rows_min:
-            yield pl.concat(waiting)
-            waiting.clear()
-    if waiting:
-        yield pl.concat(waiting)
-
-
 def whole_rows(
     storage: Storage, file: ActiveFile, options: WriteOptions, bounds: ValueBounds | None = None
 ) -> Iterator[pa.RecordBatch]:
