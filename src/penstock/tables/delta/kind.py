@@ -11,7 +11,7 @@ from penstock.job.kafka_types import place_columns
 from penstock.job.spec import JobSpec
 from penstock.lake.compaction import Progress
 from penstock.lake.delta.compact import compact
-from penstock.lake.delta.table import DeltaLog, open_or_create
+from penstock.lake.delta.table import open_or_create
 from penstock.lake.reports import CompactReport
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
@@ -31,7 +31,11 @@ class DeltaKind(SingleKind):
     spec = DeltaSpec
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> SingleWriter:
-        return SingleWriter(SingleTable(job, _created(job, spark, environment), environment), spark, log)
+        schema, policy = row_columns(job, spark)
+        # The policy is about fields of records: a table that was created without place columns gets them anyway.
+        place = [name for _, name in place_columns(job.columns, job.sql.select if job.sql is not None else ())]
+        data = open_or_create(job.table, job.name, schema, policy, environment, place)
+        return SingleWriter(SingleTable(job, data, environment), spark, log)
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return prove_table(job, depth, open_log)
@@ -48,11 +52,3 @@ class DeltaKind(SingleKind):
 
 
 KIND: Kind = DeltaKind()
-
-
-def _created(job: JobSpec, spark: SparkSession, environment: Environment) -> DeltaLog:
-    """The table with at least the job's columns."""
-    schema, policy = row_columns(job, spark)
-    # The policy is about fields of records: a table that was created without place columns gets them anyway.
-    place = [name for _, name in place_columns(job.columns, job.sql.select if job.sql is not None else ())]
-    return open_or_create(job.table, job.name, schema, policy, environment, place)

@@ -60,7 +60,6 @@ class KeyedTable(SingleTable):
 
     def __init__(self, job: JobSpec[KeyedSpec], data: DeltaLog, environment: Environment, log: Log) -> None:
         super().__init__(job, data, environment)
-        self.spec = job.table
         self.tombstones = Tombstones(job, data)
         self.tombstones.table()
         self._log = log
