@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from penstock.engine.replay import replay
 from tests.scenarios.local_spark import local_session
+from tests.scenarios.rollup.damage import PARTIALS
 from tests.scenarios.rollup.rollups import START, Rollup, point
+from tests.support.quarantine_url import quarantine_folders
 
 DAY = 86_400
 
@@ -46,7 +49,8 @@ def test_a_replay_that_is_interrupted_and_repeated_counts_each_point_once(rollup
     )
 
 
-def test_a_record_that_is_still_too_far_ahead_is_not_counted_again(rollup: Rollup) -> None:
-    assert rollup.status()["future"] == 2
+def test_a_record_that_is_still_too_far_ahead_stays_in_quarantine(rollup: Rollup) -> None:
+    [quarantine] = quarantine_folders(rollup.folder / PARTIALS)
+    assert pl.read_delta(str(quarantine)).height == 2
     replayed(rollup)
-    assert rollup.status()["future"] == 2
+    assert pl.read_delta(str(quarantine))["value"].to_list() == [point(START + 2 * DAY)]

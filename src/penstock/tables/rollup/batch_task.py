@@ -58,7 +58,7 @@ class PartialsTask(StagingTask[PartialsFlow]):
             remaining = remaining.slice(taken)
 
     def _take(self, key: PartitionKey, part: pa.RecordBatch, decoded: DecodedPoints) -> None:
-        points, outside, future = self._within(part, decoded.points)
+        points, outside = self._within(part, decoded.points)
         self.quarantine(key, decoded.bad)
         self.quarantine(key, outside)
         written = part.num_rows - decoded.bad.kafka.num_rows - outside.kafka.num_rows - decoded.filtered
@@ -69,8 +69,6 @@ class PartialsTask(StagingTask[PartialsFlow]):
             "blacklisted": counts.blacklisted,
             "non_numeric": counts.non_numeric,
             "non_finite": counts.non_finite,
-            # A replayed record was counted when it went into quarantine.
-            "future": 0 if self._flow.replay_run is not None else future,
         }
         self._tallies.add(TypeKey(key, UNROUTED), Share(sums=sums))
         if not points.height:
@@ -83,15 +81,14 @@ class PartialsTask(StagingTask[PartialsFlow]):
         self._tallies.add(TypeKey(key, UNROUTED), Share(event_ms_max=event_ms_max, replayed=replayed))
         self._wait(key, aggregate_points(points, self._flow.finest.millis, self._flow.aggregates))
 
-    def _within(self, part: pa.RecordBatch, points: pl.DataFrame) -> tuple[pl.DataFrame, BadRows, int]:
-        """The points of records whose times are all accepted, the other records, and how many lie in the future."""
-        earliest, latest = self._flow.earliest_ms, self._flow.latest_ms
-        outside = points.filter(~pl.col("at_ms").is_between(earliest, latest))
+    def _within(self, part: pa.RecordBatch, points: pl.DataFrame) -> tuple[pl.DataFrame, BadRows]:
+        """The points of records whose times are all accepted, and the other records."""
+        outside = points.filter(~pl.col("at_ms").is_between(self._flow.earliest_ms, self._flow.latest_ms))
         if not outside.height:
-            return points, bad_rows(part, {}), 0
+            return points, bad_rows(part, {})
         errors = {row: self._outside(at_ms) for row, at_ms in outside.select("row", "at_ms").iter_rows()}
         kept = points.filter(~pl.col("row").is_in(outside["row"].unique().implode()))
-        return kept, bad_rows(part, errors), outside.filter(pl.col("at_ms") > latest)["row"].n_unique()
+        return kept, bad_rows(part, errors)
 
     def _counts_of(self, records: pa.RecordBatch) -> PointCounts:
         """The counts of records that were decoded before: fields of quarantined records do not count."""

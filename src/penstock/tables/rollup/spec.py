@@ -21,8 +21,8 @@ LatePolicy: TypeAlias = Literal["drop", "update"]
 AggregateName: TypeAlias = Literal["count", "sum", "min", "max", "mean", "first", "last"]
 PARTITION_TIMES = ("event_ms", "moved_ms", "last_point_ms", "read_to_end_ms")
 """Of a partition: the greatest event time, capped at the clock, and three clock times (`watermark.py`)."""
-PARTITION_SUMS = ("points", "blacklisted", "non_numeric", "non_finite", "future")
-"""Of a partition: points that were aggregated or left out, and records that were too far ahead."""
+PARTITION_SUMS = ("points", "blacklisted", "non_numeric", "non_finite")
+"""Of a partition: points that were aggregated or left out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,8 +124,6 @@ def _lines(values: Mapping[str, Any], *, reached: bool) -> dict[str, str]:
         lines["no points"] = f"{names}: records arrive, none of them held a point for idle_after"
     if values["updated"]:
         lines["closes"] += f", {_counted(values['updated'], 'row')} corrected by late points"
-    if values["future"]:
-        lines["points"] += f"; {_counted(values['future'], 'record')} too far in the future"
     if "published" in values:
         lines["published"] = f"{values['published']:,} of {_counted(values['closes'], 'close')}"
     return lines
