@@ -73,6 +73,10 @@ class Merge:
         return tuple(file for report in self.reports for file in report.files)
 
     @property
+    def tombstones(self) -> list[StagedFile]:
+        return [file for report in self.reports for file in report.tombstones]
+
+    @property
     def skipped(self) -> Counter[PartitionKey]:
         """The records that lost to a newer one of another run or of the table, by partition."""
         skipped: Counter[PartitionKey] = Counter()
@@ -111,13 +115,11 @@ class Merge:
         """The numbers of a commit on the loaded version that removes these files."""
         replaced = {int(file.partition_values[BUCKET] or 0) for file in removes}
         numbers = touching_numbers(self._data, replaced | self._merged.keys(), self.files, removes)
-        tombstones = [file for report in self.reports for file in report.tombstones]
-        return numbers | self._tombstones.numbers(tombstones, self._data.schema)
+        return numbers | self._tombstones.numbers(self.tombstones)
 
     def commit_tombstones(self) -> None:
         """Commit tombstones before their deletes (RULES K2)."""
-        added = [file for report in self.reports for file in report.tombstones]
-        self._tombstones.append(added, self._data.schema)
+        self._tombstones.append(self.tombstones)
         self._data.environment.at_step("tombstones_written")
 
     def _active(self) -> tuple[ActiveFile, ...]:

@@ -23,7 +23,7 @@ from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, DeltaLog, find_table, open_or_create
 from penstock.tables.keyed.files import chunk_store, files_by_bucket, files_number
-from penstock.tables.keyed.layout import BUCKET, Layout, key_frame, order_columns, order_frame
+from penstock.tables.keyed.layout import BUCKET, Layout, order_columns
 from penstock.tables.keyed.merging.chunks import ChunkStore, NewName, file_schema, fresh
 from penstock.tables.keyed.spec import KeyedSpec
 
@@ -62,18 +62,18 @@ class Tombstones:
         table.refresh()
         return files_by_bucket(table.active_files())
 
-    def numbers(self, files: Sequence[StagedFile], schema: pa.Schema) -> dict[str, int]:
+    def numbers(self, files: Sequence[StagedFile]) -> dict[str, int]:
         """The numbers of a data commit that deletes: the table of tombstones, which this creates, and the time."""
         if not files:
             return {}
         job, now_ms = self._job.name, int(self._environment.now() * 1000)
-        return {tombstones_key(job): fingerprint(self._created(schema).id), deleted_key(job): now_ms}
+        return {tombstones_key(job): fingerprint(self._created().id), deleted_key(job): now_ms}
 
-    def append(self, files: Sequence[StagedFile], schema: pa.Schema) -> None:
+    def append(self, files: Sequence[StagedFile]) -> None:
         """Commit staged tombstones, except those that are committed already."""
         if not files:
             return
-        table = self._created(schema)
+        table = self._created()
 
         def decide() -> Change | None:
             active = {file.path for file in table.active_files()}
@@ -105,10 +105,10 @@ class Tombstones:
 
         table.swap(decide)
 
-    def _created(self, schema: pa.Schema) -> DeltaLog:
+    def _created(self) -> DeltaLog:
         table = self.table()
         if table is None:
-            columns = tombstone_schema(self._job.table.layout, file_schema(schema))
+            columns = tombstone_schema(self._job.table.layout, file_schema(self._data.schema))
             place = self._job.table.tombstones_place
             table = open_or_create(place, self._job.name, columns, "add", self._environment)
             self._table = table
@@ -145,10 +145,9 @@ def _change(table: DeltaLog, added: Sequence[StagedFile], removed: Sequence[Acti
 
 def tombstone_schema(layout: Layout, schema: pa.Schema) -> pa.Schema:
     """The columns of the table of tombstones next to a table of this schema."""
-    empty = schema.empty_table()
-    columns = key_frame(layout, empty).hstack(order_frame(layout, empty)).to_arrow().schema
-    plain = [pa.field(column.name, _plain(column.type)) for column in columns]
-    return pa.schema([*plain, pa.field(DELETED_AT, pa.timestamp("us", "UTC")), pa.field(BUCKET, pa.int32())])
+    names = zip([*layout.key_names, *order_columns(layout)], [*layout.keys, *layout.order_names], strict=True)
+    columns = [pa.field(name, schema.field(column).type) for name, column in names]
+    return pa.schema([*columns, pa.field(DELETED_AT, pa.timestamp("us", "UTC")), pa.field(BUCKET, pa.int32())])
 
 
 def read_tombstones(store: ChunkStore, path: str) -> pl.DataFrame:
@@ -169,10 +168,3 @@ def deleted_now(deletes: pl.DataFrame, layout: Layout, now: float) -> pl.DataFra
 
 def write_tombstones(store: ChunkStore, bucket: int, tombstones: pl.DataFrame, name: NewName) -> tuple[StagedFile, ...]:
     return tuple(store.write(tombstones.to_arrow().cast(store.schema), bucket, name))
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type that Delta stores; Polars uses large strings and views."""
-    if pa.types.is_large_string(kind) or kind == pa.string_view():
-        return pa.string()
-    return pa.binary() if pa.types.is_large_binary(kind) or kind == pa.binary_view() else kind
