@@ -110,7 +110,7 @@ class KeyedWriter(SingleWriter):
         return keyed_flow(self._keyed_job, self._flow_to(batch, target, ()), self.data.transactions(), partitions)
 
     def replay_target(self) -> TableTarget:
-        return KeyedTarget(self.table, self.spark, self.replay)
+        return KeyedTarget(self)
 
     def _written(self, flow: Flow, gathered: Gathered, started_at: float) -> Written | None:
         written = super()._written(flow, gathered, started_at)

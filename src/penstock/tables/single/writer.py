@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Generic
+from typing import Any, Generic
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -69,7 +68,7 @@ class TableWriter(ABC, Generic[FlowT]):
         return self._written(flow, gathered, started_at) or SchemaChanged()
 
     def replay_target(self) -> TableTarget:
-        return TableTarget(self.table, self.spark, self.replay)
+        return TableTarget(self)
 
     def replay(self, batch: Batch, run: int, records: Records) -> Written | None:
         """Run the Spark job of a replay over records out of quarantine. None if the table first had to add columns."""
@@ -139,19 +138,14 @@ class SingleWriter(TableWriter[Flow]):
         return True
 
 
-ReplayBatch = Callable[[Batch, int, Records], Written | None]
-"""Runs the Spark job of a replay, of a number, over records out of quarantine; None: the table added columns."""
-
-
 class TableTarget(Target[Written]):
     """The one Delta table of a job: the commit carries the run (RULES Q2)."""
 
-    def __init__(self, table: SingleTable, spark: SparkSession, replay: ReplayBatch) -> None:
-        super().__init__(table.job, table.environment, table.quarantine)
-        self._table = table
-        self._data = table.data
-        self._spark = spark
-        self._replay = replay
+    def __init__(self, writer: TableWriter[Any]) -> None:
+        super().__init__(writer.job, writer.environment, writer.table.quarantine)
+        self._writer = writer
+        self._table = writer.table
+        self._data = writer.table.data
 
     @property
     def runs(self) -> TableRuns:
@@ -161,7 +155,7 @@ class TableTarget(Target[Written]):
         self._data.refresh()
 
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[Written] | None:
-        written = self._replay(batch, number, chunk.records(self._spark))
+        written = self._writer.replay(batch, number, chunk.records(self._writer.spark))
         if written is None:
             return None
         replayed = {
