@@ -29,6 +29,7 @@ from penstock.tables.keyed.merging.merge import BucketPlan, BucketReport, MergeF
 from penstock.tables.keyed.merging.runs import parts_by_bucket
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import Tombstones
+from penstock.tables.kind import SaveMode
 
 TASKS_PER_CORE = 2
 """Of a merge: small buckets share a task, because its overhead exceeds their work."""
@@ -39,7 +40,7 @@ files alone do not show that, because a commit that deletes absent keys changes 
 
 
 class Merge:
-    """The runs of a batch, merged into the buckets that they touch, each as of some version; not yet committed."""
+    """The runs of a batch or load, merged into the buckets that they touch, each as of some version; not committed."""
 
     def __init__(
         self,
@@ -49,16 +50,13 @@ class Merge:
         spark: SparkSession,
         runs: Sequence[StagedFile],
         name: NewName,
-        *,
-        ties_replace: bool = False,
-        overwrites: bool = False,
+        load: SaveMode | None = None,
     ) -> None:
         self._job = job
         self._data = data
         self._spark = spark
         self._name = name
-        self._ties_replace = ties_replace
-        self._overwrites = overwrites
+        self._load = load
         self._tombstones = tombstones
         self._parts = parts_by_bucket(runs)
         self._merged: dict[int, tuple[Base, BucketReport]] = {}
@@ -105,7 +103,8 @@ class Merge:
     def removes(self) -> tuple[RemovedFile, ...]:
         """The files that the merged ones replace; they must be active in the loaded version (RULES K3)."""
         active = {file.path: file for file in self._active()}
-        paths = [*active] if self._overwrites else [path for report in self.reports for path in report.removed]
+        overwrites = self._load is SaveMode.OVERWRITE
+        paths = [*active] if overwrites else [path for report in self.reports for path in report.removed]
         lost = [path for path in paths if path not in active]
         if lost:
             raise InvariantError(f"a merge replaces {lost[0]}, which is not in the table any more")
@@ -127,13 +126,14 @@ class Merge:
 
     def _plan(self, bucket: int, files: tuple[ActiveFile, ...], tombstones: tuple[ActiveFile, ...]) -> BucketPlan:
         # An overwrite restores deleted keys: it ignores tombstones.
-        if self._overwrites:
+        if self._load is SaveMode.OVERWRITE:
             return BucketPlan(bucket, self._parts[bucket])
         return BucketPlan(bucket, self._parts[bucket], files, tuple(file.path for file in tombstones))
 
     def _run(self, plans: tuple[BucketPlan, ...]) -> list[BucketReport]:
         spec, now = self._job.table, self._data.environment.now()
-        flow = MergeFlow(chunk_store(spec, self._data), self._name, spec.tombstones_place.path, self._ties_replace, now)
+        store, ties_replace = chunk_store(spec, self._data), self._load is SaveMode.APPEND
+        flow = MergeFlow(store, self._name, spec.tombstones_place.path, ties_replace, now)
         with spark_errors(self._spark):
             tasks = min(len(plans), TASKS_PER_CORE * max(1, self._spark.sparkContext.defaultParallelism))
         return run_each(self._spark, partial(merge_bucket, flow), plans, BucketReport, tasks, of="buckets")

@@ -128,9 +128,8 @@ class TableLoad:
         try:
             _check_readable(reports)
             self.data.environment.at_step("runs_staged")
-            modes = {"ties_replace": not self._overwrites, "overwrites": self._overwrites}
             tombstones = Tombstones(self.job, self.data)
-            merge = Merge(self.job, self.data, tombstones, self.spark, runs, name, **modes)
+            merge = Merge(self.job, self.data, tombstones, self.spark, runs, name, self.mode)
             self._commit(files, merge, version_max)
         except PenstockError:
             self._delete(runs)
