@@ -8,8 +8,9 @@ from pathlib import Path
 import boto3
 import pytest
 
-from penstock.storage import MemoryStorage, Storage, open_storage
+from penstock.storage import Storage, open_storage
 from tests.support.hdfs import HdfsCluster
+from tests.support.memory_storage import MemoryStorage
 from tests.support.s3_server import S3Server
 
 BUCKET = "lake"

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
-from penstock.storage import MemoryStorage, NotFoundError, Storage, open_storage
+from penstock.storage import NotFoundError, Storage, open_storage
+from tests.support.memory_storage import MemoryStorage
 
 BUCKET = "lake"
 RACERS = 16

@@ -1,11 +1,11 @@
-"""Specific to HDFS: permissions, quotas, lost answers, abandoned files, one user per process."""
+"""Specific to HDFS: permissions, quotas, lost answers, abandoned files, the user."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -186,23 +186,10 @@ def test_a_rename_whose_response_was_lost_can_be_read_back(hdfs: HdfsCluster, fo
         assert paths(storage) == ["b"]
 
 
-def test_the_hdfs_user_is_an_option_and_one_per_process(hdfs: HdfsCluster, folder: str) -> None:
-    program = """
-        import sys
-        from penstock.errors import UserError
-        from penstock.storage import open_storage
-        url = sys.argv[1]
-        open_storage(url, {"hdfs_user": "alice"}).put("x", b"1")
-        open_storage(url, {"hdfs_user": "alice"}).put("y", b"1")
-        try:
-            open_storage(url, {"hdfs_user": "bob"})
-        except UserError as error:
-            assert "alice" in error.primary, error
-        else:
-            sys.exit("two users")
-    """
-    command = [sys.executable, "-c", textwrap.dedent(program), f"{hdfs.address}{folder}"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=180)
+def test_the_user_is_the_one_of_the_environment(hdfs: HdfsCluster, folder: str) -> None:
+    program = 'import sys; from penstock.storage import open_storage; open_storage(sys.argv[1], {}).put("x", b"1")'
+    command = [sys.executable, "-c", program, f"{hdfs.address}{folder}"]
+    environment = {**os.environ, "HADOOP_USER_NAME": "alice"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=180, env=environment)
     assert done.returncode == 0, done.stderr
-    client = Client(hdfs.address, {})
-    assert [client.get_file_info(f"{folder}/{name}").owner for name in ("x", "y")] == ["alice", "alice"]
+    assert Client(hdfs.address, {}).get_file_info(f"{folder}/x").owner == "alice"

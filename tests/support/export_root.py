@@ -30,7 +30,6 @@ from penstock.logs.log import Batch, Partition, Slice
 from penstock.quarantine.table import Quarantine
 from penstock.staging.reports import Gathered
 from penstock.storage import Storage
-from penstock.storage.objects import MemoryStorage
 from penstock.tables.export.catch_up import CatchUpBatch
 from penstock.tables.export.export import Export, WrittenShares
 from penstock.tables.export.finishing import claim_names
@@ -39,6 +38,7 @@ from penstock.tables.export.names import day_folder
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.registry import load_job
 from tests.support.exports import ExportView
+from tests.support.memory_storage import MemoryStorage
 
 JOB = """\
 job: {name}

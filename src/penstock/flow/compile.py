@@ -19,7 +19,7 @@ from penstock.flow.stage import NamedSlice, Stage, keep_modules
 from penstock.flow.task import Flow, fused_stage
 from penstock.flow.write.files import WriteOptions
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.flow.write.report import REPORT_SCHEMA, ReportT, TaskReport, decode_report_as
+from penstock.flow.write.report import REPORT_SCHEMA, ReportT, TaskReport, decode_report
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Batch
 from penstock.storage import open_storage
@@ -42,9 +42,13 @@ class RecordFrame:
 
     def map(self, stage: Stage, schema: pa.Schema) -> DataFrame:
         """One `mapInArrow` for reading and the stage together."""
-        return self.frame.mapInArrow(
-            stage if self.read is None else _Fused(self.read, stage), from_arrow_schema(schema)
-        )
+        read = self.read
+
+        def fused(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            keep_modules()
+            return stage(batches if read is None else read(batches))
+
+        return self.frame.mapInArrow(fused, from_arrow_schema(schema))
 
     def reports(self, frame: DataFrame) -> list[TaskReport]:
         return collect_reports(frame, TaskReport, self.tasks)
@@ -55,7 +59,7 @@ def collect_reports(frame: DataFrame, kind: type[ReportT], count: int, of: str =
 
     A JVM that dies while it hands them over ends the stream without an error.
     """
-    result = [decode_report_as(bytes(row["report"]), kind) for row in frame.collect()]
+    result = [decode_report(bytes(row["report"]), kind) for row in frame.collect()]
     if len(result) < count:
         raise TransientError(f"Spark handed over the reports of {len(result)} of {count} {of}")
     return result
@@ -72,16 +76,6 @@ class NoRecords:
         for _ in numbers:
             open_storage(self.table_url, self.storage_options).exists("_delta_log/_last_checkpoint")
         yield from ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Fused:
-    first: Stage
-    second: Stage
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keep_modules()
-        return self.second(self.first(batches))
 
 
 def table_job(records: RecordFrame, flow: Flow) -> DataFrame:

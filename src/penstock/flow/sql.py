@@ -52,7 +52,7 @@ HIDDEN = pa.schema(
         *((f"{_PREFIX}{item.name}", item.type) for item in RECORD_SCHEMA),
     ]
 )
-_FORBIDDEN_NODES = ("Aggregate", "Generate", "Join", "Window", "Distinct", "Sort", "Union", "Expand")
+_FORBIDDEN_NODES = ("Aggregate", "Generate", "Join", "Window", "Distinct", "Sort", "Union", "Expand", "Filter")
 
 
 def decode_stage(flow: Flow) -> Stage:
@@ -131,7 +131,7 @@ def _outputs(decoded: DataFrame, sql: SqlSpec) -> Iterator[tuple[str, Column]]:
 
 
 def _refuse_shuffles(frame: DataFrame) -> None:
-    """A projection has no node that groups, joins or multiplies rows."""
+    """A projection has no node that groups, joins, multiplies or drops rows."""
     plan = str(frame._jdf.queryExecution().analyzed().toString())
     nodes = [
         node for node in _FORBIDDEN_NODES if any(line.lstrip(" +-:").startswith(node) for line in plan.split("\n"))
@@ -139,7 +139,7 @@ def _refuse_shuffles(frame: DataFrame) -> None:
     if nodes:
         raise UserError(
             f"the `sql:` stage needs {', '.join(nodes)}",
-            detail="it would group, join or multiply records, so that they could no longer be counted one by one",
+            detail="it would group, join, multiply or drop records, so that they could no longer be counted one by one",
             hint="keep to expressions of one record; do the rest when reading the table",
         )
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.flow.columns.computed import compute
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.columns.partition_values import partition_faults
-from penstock.flow.decode import Decoder, decoder_for
+from penstock.flow.decode.decoder import Decoder, decoder_for
 from penstock.flow.rows import BadRows, bad_rows, in_parts, rows_without, take, with_columns
 from penstock.flow.stage import Batches, Stage, TaskFlow, log_parts, run_task, without_poison
 from penstock.flow.write.files import StagedWriter, WriteOptions

@@ -89,7 +89,7 @@ def read_document(text: str, env: Mapping[str, str]) -> Document:
 def _composed(text: str) -> Node | None:
     try:
         # Before the nodes are built, since building them recurses.
-        _check_nesting(yaml.parse(text, Loader=_Loader))
+        _check_events(yaml.parse(text, Loader=_Loader))
         root: Node | None = yaml.compose(text, Loader=_Loader)
         return root
     except yaml.MarkedYAMLError as error:
@@ -103,9 +103,12 @@ def _composed(text: str) -> Node | None:
         raise InvalidValueError(f"the character {error.character:#x} is not allowed", place=place) from None
 
 
-def _check_nesting(events: Iterable[yaml.Event]) -> None:
+def _check_events(events: Iterable[yaml.Event]) -> None:
+    """Refuse deep nesting, and tags, which no value of a job file needs."""
     depth = 0
     for event in events:
+        if getattr(event, "tag", None) is not None:
+            raise InvalidValueError("YAML tags are not supported", place=_place(event))
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > NESTING_MAX:
@@ -162,37 +165,28 @@ class _Converter:
             if len(at) > NESTING_MAX or self.nodes_left == -1:
                 self._note(at, "too large: too many values after aliases, or too many levels")
             return None
-        if isinstance(node, MappingNode) and node.tag == f"{_TAG}map":
+        if isinstance(node, MappingNode):
             return self.mapping(node, at)
-        if isinstance(node, SequenceNode) and node.tag == f"{_TAG}seq":
+        if isinstance(node, SequenceNode):
             items = [self._value(item, (*at, index)) for index, item in enumerate(node.value)]
             kept = [item for item in items if item is not None]
             return kept if len(kept) == len(items) else None
-        if isinstance(node, ScalarNode):
-            return self._scalar(node, at)
-        self._note(at, f"unsupported YAML tag {node.tag.removeprefix(_TAG)}", "remove the tag")
-        return None
+        return self._scalar(node, at)
 
-    def _scalar(self, node: ScalarNode, at: KeyPath) -> Value | None:
+    def _scalar(self, node: Node, at: KeyPath) -> Value | None:
         match node.tag.removeprefix(_TAG):
-            case "str":
-                return self._text(node.value, at)
             case "null":
                 self._note(at, "has no value", "give it one, or remove the key")
-            case "bool" if node.value.lower() in ("true", "false"):
+                return None
+            case "bool":
                 return bool(node.value.lower() == "true")
             case "int" | "float" as kind:
                 return self._number(kind, node.value, at)
-            case tag:
-                self._note(at, f"unsupported YAML tag {tag}", "remove the tag")
-        return None
+            case _:
+                return self._text(node.value, at)
 
     def _number(self, kind: str, text: str, at: KeyPath) -> int | float | None:
-        try:
-            number = int(text) if kind == "int" and len(text) <= DIGITS_MAX else float(text)
-        except ValueError:
-            self._note(at, "the value does not match its YAML tag", "remove the tag")
-            return None
+        number = int(text) if kind == "int" and len(text) <= DIGITS_MAX else float(text)
         if isinstance(number, float) and (kind == "int" or not math.isfinite(number)):
             self._note(at, "the number is too large")
             return None

@@ -32,13 +32,6 @@ from penstock.job.faults import InvalidValueError, Secret, nearest, shown
 NESTING_MAX = 32
 _ARITIES: dict[FunctionName, tuple[int, float]] = {"substr": (3, 3), "coalesce": (2, math.inf), "concat": (1, math.inf)}
 """The least and most arguments of functions that take other than one."""
-
-_ALL_ROWS = frozenset({
-    "count_min_sketch", "every", "histogram_numeric", "hll_sketch_agg", "hll_union_agg", "mean", "some", "std",
-    "try_avg", "try_sum", "session_window", "window", "window_time", "inline_outer", "json_tuple", "variant_explode",
-    "variant_explode_outer",
-})  # fmt: skip
-"""Functions of several rows that sqlglot has no class for."""
 _HINT = "sql gives at most one row per record: expressions in select, a condition in where"
 
 
@@ -108,8 +101,6 @@ def _reason(node: exp.Expr) -> str:
             return f"{node.key}() is a generator: it makes many rows of one"
         case exp.AggFunc():
             return f"{node.sql_name().lower()}() is an aggregate: it makes one row of many"
-        case exp.Anonymous() if node.name.lower() in _ALL_ROWS:
-            return f"{node.name}() makes one row of many, or many of one"
         case exp.Any() if not isinstance(node.parent, exp.Like | exp.ILike):
             return "any() is an aggregate: it makes one row of many"
         case exp.Star():

@@ -19,7 +19,7 @@ from penstock.flow.stage import Stage
 from penstock.flow.write.manifest import Ranges, StagedFile
 from penstock.flow.write.names import parse_staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.flow.write.report import decode_report
+from penstock.flow.write.report import TaskReport, decode_report
 from penstock.job.kafka_types import place_columns
 from penstock.job.spec import JobSpec
 from penstock.lake.compaction import batch_rows
@@ -281,7 +281,7 @@ Rewrite = Callable[[Slice, str, str], Stage]
 def staged_files(stage: Stage, records: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, StagedFile]]:
     """Run a stage here: the files that it writes, each with its type."""
     for report in stage(records):
-        for shares in decode_report(report.column(0)[0].as_py()).shares.values():
+        for shares in decode_report(report.column(0)[0].as_py(), TaskReport).shares.values():
             yield from ((name, file) for name, share in shares.items() for file in share.files)
 
 

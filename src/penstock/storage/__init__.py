@@ -2,7 +2,7 @@
 
 from penstock.storage.failures import NotFoundError
 from penstock.storage.files import StorageWriter
-from penstock.storage.objects import MemoryStorage, open_storage
+from penstock.storage.objects import open_storage
 from penstock.storage.port import Entry, Storage
 
-__all__ = ["Entry", "MemoryStorage", "NotFoundError", "Storage", "StorageWriter", "open_storage"]
+__all__ = ["Entry", "NotFoundError", "Storage", "StorageWriter", "open_storage"]

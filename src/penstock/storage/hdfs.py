@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,11 +17,9 @@ from penstock.storage.failures import NotFoundError
 from penstock.storage.files import RangeReader, StorageWriter
 from penstock.storage.port import Entry, Storage, by_folder
 
-USER_OPTION = "hdfs_user"
 ATTEMPTS_MAX = 5
 """Attempts for a request to a NameNode that cannot be reached; the library's default of 15 takes three minutes."""
 
-_USER_VARIABLE = "HADOOP_USER_NAME"
 _DEFAULTS = {"dfs.client.failover.max.attempts": str(ATTEMPTS_MAX)}
 _FOLDER_MODE = 0o755
 _ASIDE = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
@@ -227,29 +224,12 @@ def _split(url: str) -> tuple[str, str]:
 
 
 def _configuration(options: Mapping[str, str]) -> dict[str, str]:
-    """The Hadoop settings among the options; sets the process's HDFS user if they name one."""
-    settings = dict(_DEFAULTS)
-    for name, value in options.items():
-        if name == USER_OPTION:
-            _become(value)
-        elif "." in name:
-            settings[name] = value
-        else:
-            raise UserError(
-                f"unknown storage option {name}", hint=f"HDFS takes {USER_OPTION} and Hadoop settings such as dfs.*"
-            )
-    return settings
-
-
-def _become(user: str) -> None:
-    """Set the HDFS user of this process: the library reads it from the environment whenever it connects."""
-    current = os.environ.setdefault(_USER_VARIABLE, user)
-    if current != user:
-        raise UserError(
-            f"this process is the HDFS user {current} already",
-            detail=f"the storage option {USER_OPTION} is {user}, {_USER_VARIABLE} is {current}",
-            hint="give only one of them, or the same user in both",
-        )
+    """The Hadoop settings, which are all options that HDFS has."""
+    for name in options:
+        if "." not in name:
+            hint = "HDFS takes Hadoop settings such as dfs.*; the variable HADOOP_USER_NAME sets the user"
+            raise UserError(f"unknown storage option {name}", hint=hint)
+    return {**_DEFAULTS, **options}
 
 
 @contextmanager
@@ -271,7 +251,7 @@ def hdfs_failure(error: Exception, path: str) -> PenstockError:
         return UserError(
             f"permission denied: {path}",
             detail=detail,
-            hint="give this user the right to list, read and write there, or correct the storage option hdfs_user",
+            hint="give this user the right to list, read and write there, or set another one in HADOOP_USER_NAME",
         )
     if java.endswith(_QUOTA):
         return TransientError(f"no space left: {path}", detail=detail, hint="free space or raise the quota")

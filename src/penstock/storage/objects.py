@@ -1,4 +1,4 @@
-"""The port over obstore: local folders, S3, GCS, Azure, and memory; and which storage a url means."""
+"""The port over obstore: local folders, S3, GCS and Azure; and which storage a url means."""
 
 from __future__ import annotations
 
@@ -166,13 +166,6 @@ class ObjectStorage(Storage):
                 raise OutcomeUnknownError(failure.primary, detail=failure.detail, hint=hint) from error
             raise failure from error
         return True
-
-
-class MemoryStorage(ObjectStorage):
-    """A store in memory for tests: nothing outlives the process, and nothing is shared with another."""
-
-    def __init__(self) -> None:
-        super().__init__("memory://", MemoryStore())
 
 
 def open_storage(url: str, options: Mapping[str, str]) -> Storage:

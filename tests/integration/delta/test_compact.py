@@ -130,7 +130,6 @@ TYPED = pa.schema(
     [
         ("at", pa.timestamp("us", "UTC")),
         ("price", pa.decimal128(10, 2)),
-        ("ratio", pa.float64()),
         ("yes", pa.bool_()),
         ("n", pa.int64()),
         ("items", pa.list_(pa.struct([("a", pa.int32()), ("b", pa.string())]))),
@@ -140,12 +139,12 @@ TYPED = pa.schema(
 
 
 def test_partition_columns_of_every_kind_and_nested_values_are_kept(tmp_path: Path) -> None:
-    spec = TablePlace(path=str(tmp_path / "typed"), partition_by=("at", "price", "ratio", "yes"))
+    spec = TablePlace(path=str(tmp_path / "typed"), partition_by=("at", "price", "yes"))
     table = open_or_create(spec, JOB, TYPED, "add")
     keys = [
-        (datetime(2024, 2, 29, 1, 2, 3, 4, tzinfo=UTC), Decimal("1.50"), 0.1, True),
-        (None, None, None, None),
-        (datetime(1969, 12, 31, 23, 59, tzinfo=UTC), Decimal("-0.01"), float("inf"), False),
+        (datetime(2024, 2, 29, 1, 2, 3, 4, tzinfo=UTC), Decimal("1.50"), True),
+        (None, None, None),
+        (datetime(1969, 12, 31, 23, 59, tzinfo=UTC), Decimal("-0.01"), False),
     ]
     for round_number in range(2):
         rows = [

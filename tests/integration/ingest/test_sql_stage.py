@@ -124,11 +124,22 @@ def test_check_deep_finds_what_only_spark_knows_at_its_place(pipe: Pipe) -> None
     assert "no_such_function" in faults[0][2] and "nothing" in faults[1][2]
 
 
-def test_sql_errors_stop_the_job_before_anything_is_created(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        ("no_such_function(id)", "no_such_function"),
+        ("every(id > 0)", "GROUP BY"),
+        ('window(timestamp_seconds(id), "1 hour")', "Filter"),
+        ('json_tuple(string(id), "a")', "GENERATOR"),
+    ],
+)
+def test_sql_errors_stop_the_job_before_anything_is_created(
+    pipe: Pipe, topic: Topics, produce: Produce, expression: str, reason: str
+) -> None:
     name = topic()
     produce(name, ids(range(2)))
-    pipe.describe(name, sql="select: ['no_such_function(id) as x']")
+    pipe.describe(name, sql=f"select: ['{expression} as x']")
     with pytest.raises(UserError) as raised:
         pipe.run_to_end(retries=2)
-    assert "no_such_function" in str(raised.value) + raised.value.detail
+    assert reason in str(raised.value) + raised.value.detail
     assert not (pipe.folder / "table").exists()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from penstock.flow.columns.seen_types import NewFields, column_types
-from penstock.flow.decode import decoder_for
+from penstock.flow.decode.decoder import decoder_for
 from penstock.flow.rows import Decoded
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Payload, Policies, TombstonePolicy
 

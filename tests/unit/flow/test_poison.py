@@ -15,7 +15,7 @@ from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice
 from penstock.flow.task import Flow, fused_stage
 from penstock.flow.write.manifest import Counts
-from penstock.flow.write.report import UNROUTED, Share, decode_report
+from penstock.flow.write.report import UNROUTED, Share, TaskReport, decode_report
 from penstock.logs.log import Batch, Partition, Slice
 from tests.support.lake import Lake
 from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, fanout_flow, kafka_part, run, type_flow
@@ -63,7 +63,7 @@ def test_poison_of_a_type_that_is_behind_is_left_to_its_catch_up(tmp_path: Path)
 def test_a_dry_task_of_types_counts_the_same_and_writes_no_file(tmp_path: Path, poison: dict[int, str]) -> None:
     wet = run(two_types(tmp_path / "wet", poison), RECORDS)
     (answer,) = fanout_stage(two_types(tmp_path / "dry", poison, dry=True))([RECORDS])
-    dry = decode_report(answer.column("report")[0].as_py())
+    dry = decode_report(answer.column("report")[0].as_py(), TaskReport)
     assert dry.reasons == wet.report.reasons
     assert {name: share.counts for name, share in dry.shares[KEY].items()} == {
         name: share.counts for name, share in wet.shares.items()
@@ -80,7 +80,7 @@ def one_table(folder: Path, **changes: Any) -> Flow:
 
 def only_share(flow: Flow) -> Share:
     (answer,) = fused_stage(flow)([RECORDS])
-    (share,) = decode_report(answer.column("report")[0].as_py()).shares[KEY].values()
+    (share,) = decode_report(answer.column("report")[0].as_py(), TaskReport).shares[KEY].values()
     return share
 
 

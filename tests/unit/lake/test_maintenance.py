@@ -30,7 +30,7 @@ from penstock.lake.compaction import (
 from penstock.lake.delta.vacuum import Dead, KeptReason, NameRules, classify_all, delete_dead
 from penstock.lake.reports import CompactReport
 from penstock.storage import Entry
-from penstock.storage.objects import MemoryStorage
+from tests.support.memory_storage import MemoryStorage
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 

@@ -13,13 +13,14 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.write.report import TaskReport, decode_report, encode_report
+from penstock.flow.write.report import TaskReport
 from penstock.job.kafka_types import RECORD_SCHEMA as SCHEMA
 from penstock.logs.batches import ROWS_MAX, gathered, mark_batch, mark_of
 from penstock.logs.kafka.native.columns import UNREADABLE_HEADERS, ByteSpans, KafkaRecords, arrow_batches, binary_array
 from penstock.logs.kafka.native.messages import RawHeaders
 from penstock.logs.kafka.reader import CHUNK_RECORDS
 from penstock.logs.log import EpochMark, Partition, Piece, Slice, pieces_of
+from tests.support.task_reports import sent
 from tests.support.tries import tries
 
 MIB = 1024 * 1024
@@ -36,7 +37,7 @@ def test_an_epoch_mark_survives_its_batch_and_the_task_report() -> None:
     batch = mark_batch(SCHEMA, "web", 3, mark)
     assert (batch.num_rows, mark_of(batch)) == (0, (("web", 3), mark))
     assert mark_of(pa.RecordBatch.from_pylist([], SCHEMA)) is None
-    assert decode_report(encode_report(TaskReport(marks={("web", 3): (mark,)}))).marks == {("web", 3): (mark,)}
+    assert sent(TaskReport(marks={("web", 3): (mark,)})).marks == {("web", 3): (mark,)}
 
 
 def test_one_slice_gives_every_core_a_piece() -> None:

@@ -22,8 +22,8 @@ from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Partition
 from penstock.proof.numbers import UNKNOWN_TOPIC, CommittedSlice, TopicIncarnations, find_incarnations, read_history
 from penstock.proof.subject import DataFile, NoPartition, PlaceColumns, RowSource, Subject, place_of
-from penstock.storage import MemoryStorage
 from penstock.tables.delta.spec import DeltaSpec
+from tests.support.memory_storage import MemoryStorage
 
 UNIQUE = "0" * 32
 NOW = Partition("orders", "new", 0)

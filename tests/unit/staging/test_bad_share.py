@@ -8,16 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.flow.decode import decoder_for
+from penstock.flow.decode.decoder import decoder_for
 from penstock.flow.write.manifest import Counts, Reason
 from penstock.flow.write.quarantine import KINDS_MAX, OTHER_KIND, error_kinds, merged_reasons, reasons_of
-from penstock.flow.write.report import TaskReport, decode_report, encode_report
+from penstock.flow.write.report import TaskReport
 from penstock.job.schema import job_type_name, parse_type
 from penstock.job.spec import DecodeSpec, Policies, kafka_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.staging.bad_share import BadShareError, hint_for
 from penstock.staging.batch_job import JUDGED_RECORDS_MIN, ReadChecks
 from tests.support.lake import Lake
+from tests.support.task_reports import sent
 from tests.unit.flow.kafka_batches import kafka_batch
 from tests.unit.flow.route.fanouts import fanout_flow, kafka_part, run
 from tests.unit.flow.route.test_fanout import orders, record
@@ -141,7 +142,7 @@ def test_a_task_reports_a_bounded_number_of_reasons() -> None:
     assert len(reasons) == KINDS_MAX + 1
     assert sum(item.count for item in reasons) == len(many)
     assert reasons[0].kind == OTHER_KIND
-    assert decode_report(encode_report(TaskReport(reasons=reasons))).reasons == reasons
+    assert sent(TaskReport(reasons=reasons)).reasons == reasons
 
 
 def test_a_task_of_an_export_reports_reasons_too(tmp_path: Path) -> None:

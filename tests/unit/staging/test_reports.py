@@ -10,9 +10,10 @@ import pytest
 from penstock.errors import InvariantError
 from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice
 from penstock.flow.write.manifest import Counts, Reason
-from penstock.flow.write.report import UNROUTED, Share, TaskReport, decode_report, encode_report
+from penstock.flow.write.report import UNROUTED, Share, TaskReport
 from penstock.logs.log import EpochMark, Partition
 from penstock.staging.reports import Gathered, check_conserved, gather
+from tests.support.task_reports import sent
 from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, fanout_flow, type_flow
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -35,7 +36,7 @@ def test_reports_of_several_tasks_add_up_by_partition_and_type() -> None:
         TaskReport({KEY: {"a": Share(Counts(3, 1, 2), first=101)}, other: {"a": Share(Counts(1, 1))}}, "the first"),
         TaskReport({KEY: {UNROUTED: Share(Counts(1, 0, 1))}}, "the second", (Reason("k", 1, "x"),)),
     ]
-    result = gather([decode_report(encode_report(report)) for report in reports])
+    result = gather([sent(report) for report in reports])
     assert result.shares[KEY] == {"a": Share(Counts(5, 3, 2), first=101), UNROUTED: Share(Counts(1, 0, 1))}
     assert (result.total, result.first_error) == (Counts(7, 4, 3), "the first")
     assert (result.mark_of(PARTITION), result.reasons) == (EpochMark(108, 1), (Reason("k", 1, "x"),))
@@ -43,7 +44,7 @@ def test_reports_of_several_tasks_add_up_by_partition_and_type() -> None:
 
 def test_records_that_were_refused_come_back_with_their_reasons() -> None:
     report = TaskReport(refused={KEY: {2**40: "cannot name a partition"}})
-    assert decode_report(encode_report(report)) == report
+    assert sent(report) == report
 
 
 @pytest.mark.parametrize("name", ["taken", UNROUTED])

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from penstock.environment import Environment, new_batch_id
 from penstock.flow.compile import flow_of
 from penstock.flow.task import fused_stage
-from penstock.flow.write.report import UNROUTED, decode_report
+from penstock.flow.write.report import UNROUTED, TaskReport, decode_report
 from penstock.job.spec import JobSpec, SqlSpec
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import open_or_create
@@ -79,7 +79,7 @@ class Lake:
         batch = Batch(new_batch_id(), (piece,))
         flow = flow_of(self.job, batch, self.table.schema, self.table.spec.partition_by, self.table.quarantine_url)
         [done] = fused_stage(flow)(self.log().records(ONLY, piece.start, piece.end))
-        share = decode_report(done.column(0)[0].as_py()).shares["orders", 0][UNROUTED]
+        share = decode_report(done.column(0)[0].as_py(), TaskReport).shares["orders", 0][UNROUTED]
         part = SlicePart(piece, 1, share.counts, share.files, share.quarantine_files)
         outcome = self.table.commit(Proposal(self.job.name, flow.batch_id, (part,)))
         self.quarantine.append(outcome.accepted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from urllib.parse import quote
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import UserError
-from penstock.flow.columns.kafka_fields import MICROS_OF_YEAR_1, MICROS_OF_YEAR_10000
+from penstock.flow.columns.kafka_fields import MICROS_OF_DAY, MICROS_OF_YEAR_1, MICROS_OF_YEAR_10000
 from penstock.flow.rows import groups, take
 from penstock.job.kafka_types import utf8
 from penstock.job.schema import job_type_name
@@ -25,12 +24,15 @@ FOLDERS_BYTES_MAX = 700
 
 Values = tuple[str | None, ...]
 
-_CALENDAR_SECONDS = MICROS_OF_YEAR_1 // 1_000_000, MICROS_OF_YEAR_10000 // 1_000_000
+
+def can_partition(kind: pa.DataType) -> bool:
+    """Whether a column of this type can partition a table; NaN and -0.0 are not one value to every reader."""
+    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_floating(kind))
 
 
 def check_partition_type(name: str, kind: pa.DataType) -> None:
     """Refuse a column that cannot partition a table."""
-    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if not can_partition(kind):
         raise UserError(f"column {name} cannot partition a table", detail=f"its type is {job_type_name(kind)}")
 
 
@@ -38,9 +40,9 @@ def partition_value(scalar: pa.Scalar) -> str | None:
     """The text of a value in the log, `None` for null.
 
     The empty string is null too: deltalake reads it as null and Spark as '', so a table that held it would differ from
-    reader to reader. -0.0 is 0.0: they are one value to every engine that groups or compares.
+    reader to reader.
     """
-    value = _python_value(scalar)
+    value = scalar.as_py()
     match value:
         case None | "":
             return None
@@ -48,8 +50,6 @@ def partition_value(scalar: pa.Scalar) -> str | None:
             return "true" if value else "false"
         case int() | str():
             return str(value)
-        case float():
-            return _float_text(value)
         case Decimal():
             return format(value, "f")
         case datetime.datetime():
@@ -84,13 +84,9 @@ def _unwritable(column: pa.Array) -> list[int]:
 
 def _bounds(kind: pa.DataType) -> tuple[int, int] | None:
     """The numbers of a kind that lie in the years 1 to 9999: readers have no others."""
-    least, end = _CALENDAR_SECONDS
     if pa.types.is_date32(kind):
-        return least // 86_400, end // 86_400 - 1
-    if not pa.types.is_timestamp(kind):
-        return None
-    per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[kind.unit]
-    return max(least * per_second, -(2**63)), min(end * per_second - 1, 2**63 - 1)
+        return MICROS_OF_YEAR_1 // MICROS_OF_DAY, MICROS_OF_YEAR_10000 // MICROS_OF_DAY - 1
+    return (MICROS_OF_YEAR_1, MICROS_OF_YEAR_10000 - 1) if pa.types.is_timestamp(kind) else None
 
 
 def _not_text(column: pa.Array) -> list[int]:
@@ -142,9 +138,6 @@ def _values_at(columns: Sequence[pa.Array], row: int) -> Values:
 def _is_constant(column: pa.Array) -> bool:
     if column.null_count:
         return bool(column.null_count == len(column))
-    if pa.types.is_floating(column.type):
-        # Minimum and maximum pass over NaN.
-        return False
     ends = pc.min_max(column)
     return bool(ends["min"] == ends["max"])
 
@@ -162,27 +155,6 @@ def _codes(columns: Sequence[pa.Array]) -> pa.Array:
 
 def _codes_of(column: pa.Array) -> pa.Array:
     return column.dictionary_encode(null_encoding="encode").indices.cast(pa.int64())
-
-
-def _python_value(scalar: pa.Scalar) -> object:
-    try:
-        if pa.types.is_timestamp(scalar.type):
-            return scalar.cast(pa.timestamp("us", scalar.type.tz)).as_py()
-        return scalar.as_py()
-    except (OverflowError, ValueError) as error:
-        raise UserError(
-            "a partition value is outside the years 1 to 9999",
-            detail=f"{scalar.type}: {error}",
-            hint="filter such records, or partition by another column",
-        ) from error
-
-
-def _float_text(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return repr(value + 0.0)
 
 
 def _timestamp_text(value: datetime.datetime) -> str:

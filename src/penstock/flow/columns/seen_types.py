@@ -48,7 +48,8 @@ class SeenTypes(msgspec.Struct, omit_defaults=True):
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         if other.items is not None:
-            self.of_items().add(other.items)
+            self.items = self.items or SeenTypes()
+            self.items.add(other.items)
         add_fields(self.members, other.members)
 
     def type(self) -> pa.DataType | None:
@@ -66,12 +67,6 @@ class SeenTypes(msgspec.Struct, omit_defaults=True):
         ]
         shown = [(count, kind) for count, kind in candidates if count and kind is not None]
         return max(shown, key=lambda candidate: candidate[0])[1] if shown else None
-
-    def of_items(self) -> SeenTypes:
-        """What the elements of the lists show, to add to."""
-        if self.items is None:
-            self.items = SeenTypes()
-        return self.items
 
 
 NewFields = dict[str, SeenTypes]

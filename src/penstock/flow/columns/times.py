@@ -17,11 +17,6 @@ UTC_MICROS = pa.timestamp("us", "UTC")
 _NAIVE_MICROS = pa.timestamp("us")
 
 _DATE = r"\d{4}-\d{2}-\d{2}"
-_CLOCK = r"\d{2}(?::\d{2}(?::\d{2}(?:\.\d{1,9})?)?)?"
-_LONG_FRACTION = r"(\.\d{6})\d{1,3}"
-_DATE_ALONE = rf"^({_DATE})$"
-_NO_ZONE = rf"^({_DATE}[T ]{_CLOCK})$"
-
 _HOUR, _SIXTY = r"(?:[01]\d|2[0-3])", r"[0-5]\d"
 _ONE_TIME = re.compile(
     rf"{_DATE}(?:[T ]{_HOUR}(?::{_SIXTY}(?::{_SIXTY}(?:\.\d{{1,9}})?)?)?(?:Z|[+-]{_HOUR}(?::?{_SIXTY})?)?)?", re.ASCII
@@ -38,22 +33,8 @@ _CYCLE = timedelta(days=146_097)
 """400 years, after which the calendar repeats itself."""
 
 
-def timestamps(text: pa.Array) -> pa.Array:
-    """Raises `pa.ArrowInvalid` if any of the texts is not a time; null stays null."""
-    # Most topics write every time in one way, so two plain casts come before any regular expression.
-    for kind in (UTC_MICROS, _NAIVE_MICROS):
-        try:
-            return text.cast(kind).cast(UTC_MICROS)
-        except pa.ArrowInvalid:
-            continue
-    spelled = pc.replace_substring_regex(text, _LONG_FRACTION, r"\1")
-    spelled = pc.replace_substring_regex(spelled, _DATE_ALONE, r"\1T00Z")
-    spelled = pc.replace_substring_regex(spelled, _NO_ZONE, r"\1Z")
-    return spelled.cast(UTC_MICROS)
-
-
 def timestamp_micros(text: str) -> int:
-    """One time, with the outcome that `timestamps` has for it, but no array. Raises `ValueError`."""
+    """One time, with the outcome that `timestamps_or_null` has for it. Raises `ValueError`."""
     if not _ONE_TIME.fullmatch(text):
         raise ValueError("not a time")
     if text.startswith("0000"):
@@ -75,7 +56,7 @@ def day_number(text: str) -> int:
 
 
 def timestamps_or_null(text: pa.Array) -> tuple[pa.Array, list[int]]:
-    """Like `timestamps`, but a text that is not a time becomes null and its row number is returned."""
+    """Texts as times; one that is not a time becomes null and its row number is returned."""
     with suppress(pa.ArrowInvalid):
         return text.cast(UTC_MICROS), []
     return _or_null(text, _CERTAIN_TIME, _NAIVE_MICROS, pa.int64(), timestamp_micros, UTC_MICROS)

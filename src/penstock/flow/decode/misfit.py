@@ -24,12 +24,8 @@ class MisfitError(Exception):
         self._path = f"{name}{joint}{self._path}"
         return self
 
-    @property
-    def path(self) -> str:
-        return place(self._path)
-
     def __str__(self) -> str:
-        return f"{self.path}: {self.problem}" if self._path else self.problem
+        return f"{place(self._path)}: {self.problem}" if self._path else self.problem
 
 
 class Inside:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from penstock.flow.columns.computed import evaluate
 from penstock.flow.columns.fitting import null_mask
 from penstock.flow.columns.seen_types import NewFields, addable, column_types
-from penstock.flow.decode import decoder_for
+from penstock.flow.decode.decoder import decoder_for
 from penstock.flow.decode.json.rows import JsonDecoder
 from penstock.flow.route.fanout_flow import FanoutFlow, TypeFlow
 from penstock.flow.route.field import widened

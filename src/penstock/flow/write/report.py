@@ -90,19 +90,12 @@ class TaskReport:
 
 def report_batch(report: object) -> pa.RecordBatch:
     """The one row that a task gives to the driver."""
-    return pa.RecordBatch.from_arrays([pa.array([encode_report(report)])], schema=REPORT_SCHEMA)
+    # Reports are needed until their batch is committed, and are not stored.
+    encoded = msgspec.msgpack.encode((REPORT_VERSION, report))
+    return pa.RecordBatch.from_arrays([pa.array([encoded])], schema=REPORT_SCHEMA)
 
 
-def encode_report(report: object) -> bytes:
-    """Reports are needed until their batch is committed, and are not stored."""
-    return msgspec.msgpack.encode((REPORT_VERSION, report))
-
-
-def decode_report(data: bytes) -> TaskReport:
-    return decode_report_as(data, TaskReport)
-
-
-def decode_report_as(data: bytes, kind: type[ReportT]) -> ReportT:
+def decode_report(data: bytes, kind: type[ReportT]) -> ReportT:
     """The report in what a task sent; raises `UserError` if the task runs another version of Penstock."""
     try:
         version, report = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])

@@ -7,6 +7,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from penstock.flow.columns.partition_values import can_partition
 from penstock.job.faults import KeyPath, nearest, shown, unless_secret
 from penstock.job.reader import SpecReader
 from penstock.job.spec import JobSpec
@@ -40,6 +41,6 @@ def _check_partition_column(name: str, output: OutputColumns, at: KeyPath, reade
         hint = nearest(name, output.types) or f"columns: {', '.join(map(unless_secret, list(output.types)[:20]))}"
         reader.note(at, f"the table has no column {shown(name)}", hint)
     kind = output.types.get(name)
-    if kind is not None and (pa.types.is_nested(kind) or pa.types.is_binary(kind)):
+    if kind is not None and not can_partition(kind):
         type_name = "binary" if pa.types.is_binary(kind) else str(kind).partition("<")[0]
-        reader.note(at, f"{shown(name)} cannot partition a table: it is a {type_name}", "use a primitive column")
+        reader.note(at, f"{shown(name)} cannot partition a table: it is a {type_name}", "use another column")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -38,10 +37,6 @@ CASES: list[tuple[pa.DataType, Any, str | None]] = [
     (pa.int64(), 2**62, "4611686018427387904"),
     (pa.bool_(), True, "true"),
     (pa.bool_(), False, "false"),
-    (pa.float32(), 1.5, "1.5"),
-    (pa.float64(), 0.1, "0.1"),
-    (pa.float64(), math.inf, "Infinity"),
-    (pa.float64(), -math.inf, "-Infinity"),
     (pa.string(), "plain", "plain"),
     (pa.string(), "a/b=c d%41:é\n日本", "a/b=c d%41:é\n日本"),
     (pa.string(), "..", ".."),
@@ -85,24 +80,14 @@ def test_an_empty_string_is_null_because_readers_disagree_on_it() -> None:
     assert partition_value(pa.scalar("")) is None
 
 
-def test_numbers_that_compare_equal_are_one_partition() -> None:
-    assert partition_value(pa.scalar(-0.0)) == partition_value(pa.scalar(0.0)) == "0.0"
-    assert partition_value(pa.scalar(math.nan)) == "NaN"
-
-
 def test_an_instant_has_one_text_in_every_zone_and_unit() -> None:
     paris = timezone(timedelta(hours=1))
     second = datetime(2026, 1, 2, 4, 4, 5, tzinfo=paris)
     assert partition_value(pa.scalar(second, pa.timestamp("s", "+01:00"))) == "2026-01-02T03:04:05.000000Z"
 
 
-def test_a_day_that_no_reader_knows_is_refused() -> None:
-    with pytest.raises(UserError):
-        partition_value(pa.scalar(4_000_000, pa.int32()).cast(pa.date32()))
-
-
-@pytest.mark.parametrize("kind", [pa.binary(), pa.list_(pa.int32()), pa.struct([("a", pa.int32())])])
-def test_bytes_and_nested_columns_cannot_partition(kind: pa.DataType) -> None:
+@pytest.mark.parametrize("kind", [pa.binary(), pa.float64(), pa.list_(pa.int32()), pa.struct([("a", pa.int32())])])
+def test_bytes_fractions_and_nested_columns_cannot_partition(kind: pa.DataType) -> None:
     with pytest.raises(UserError):
         check_partition_type("k", kind)
 
@@ -122,22 +107,19 @@ def test_a_value_too_long_for_a_file_name_gets_no_folder() -> None:
     assert partition_folder({"k": "x" * 254}) == ""
 
 
-keys = st.lists(
-    st.tuples(st.sampled_from([None, "a", "b", ""]), st.sampled_from([None, 1.0, math.nan, 0.0, -0.0])), min_size=1
-)
+keys = st.lists(st.tuples(st.sampled_from([None, "a", "b", ""]), st.sampled_from([None, 1, -1, 0])), min_size=1)
 
 
 @given(keys, st.integers(1, 400))
 def test_every_row_comes_out_once_under_its_own_values_and_in_order(
-    pairs: list[tuple[str | None, float | None]], repeat: int
+    pairs: list[tuple[str | None, int | None]], repeat: int
 ) -> None:
     rows = [pair for pair in pairs for _ in range(repeat)]
-    columns = [pa.array([row[0] for row in rows], pa.string()), pa.array([item[1] for item in rows], pa.float64())]
+    columns = [pa.array([row[0] for row in rows], pa.string()), pa.array([item[1] for item in rows], pa.int64())]
     numbers = pa.record_batch({"n": pa.array(range(len(rows)))})
 
-    def text(pair: tuple[str | None, float | None]) -> tuple[str | None, str | None]:
-        number = None if pair[1] is None else "NaN" if math.isnan(pair[1]) else repr(abs(pair[1]))
-        return pair[0] or None, number
+    def text(pair: tuple[str | None, int | None]) -> tuple[str | None, str | None]:
+        return pair[0] or None, None if pair[1] is None else str(pair[1])
 
     all_numbers: list[int] = []
     last: Counter[str] = Counter()
@@ -178,11 +160,10 @@ YEAR_0 = -719_528
         (pa.array([0, 253_402_300_799_999_999], pa.timestamp("us")), []),
         (pa.array([b"a", b"\xff", None], pa.binary()).view(pa.string()), [1]),
         (pa.array(["", "a\0b", "\x1f/..=%", "x" * 10_000, "𠮷"]), []),
-        (pa.array([math.nan, math.inf, -0.0, None]), []),
         (pa.array([Decimal("1.50"), None], pa.decimal128(38, 2)), []),
         (pa.array([None, None], pa.date32()), []),
     ],
-    ids=["day", "time with zone", "time", "bytes", "text", "double", "decimal", "null"],
+    ids=["day", "time with zone", "time", "bytes", "text", "decimal", "null"],
 )
 def test_a_value_that_no_partition_can_have_is_a_fault_of_its_row(column: pa.Array, bad: list[int]) -> None:
     rows = pa.RecordBatch.from_arrays([pa.array(range(len(column))), column], names=["id", "p"])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.flow.columns.seen_types import NewFields, add_fields
-from penstock.flow.decode import decoder_for
+from penstock.flow.decode.decoder import decoder_for
 from penstock.flow.decode.json import reader
 from penstock.flow.decode.json.new_fields import field_tree, in_record
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies
@@ -190,12 +190,12 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of records of each read by Arrow, as they happen."""
     reads: list[int] = []
 
-    def counted(lines: pa.Buffer, count: int, schema: pa.Schema, unexpected: reader.Unexpected) -> pa.Table:
+    def counted(lines: pa.Buffer, count: int, schema: pa.Schema, unexpected: reader.Unexpected) -> pa.RecordBatch:
         reads.append(count)
         return whole(lines, count, schema, unexpected)
 
-    whole = reader._table
-    monkeypatch.setattr(reader, "_table", counted)
+    whole = reader._rows
+    monkeypatch.setattr(reader, "_rows", counted)
     return reads
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import UserError
-from penstock.flow.decode import decoder_for
+from penstock.flow.decode.decoder import decoder_for
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies
 from tests.unit.flow.kafka_batches import bad_offsets, decode_json, error_of, good_offsets, kafka_batch
 

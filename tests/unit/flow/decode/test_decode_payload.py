@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import UserError
-from penstock.flow.decode import Decoder, decoder_for
+from penstock.flow.decode.decoder import Decoder, decoder_for
 from penstock.flow.rows import Decoded, in_parts
 from penstock.job.spec import DecodeSpec, Payload, Policies, TombstonePolicy
 from tests.support.garmadon_descriptors import HEADER, garmadon_descriptors, named

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UserError
-from penstock.flow.decode import decoder_for
+from penstock.flow.decode.decoder import decoder_for
 from penstock.flow.decode.garmadon.envelope import markers
 from penstock.flow.decode.garmadon.events import uniform_uri
 from penstock.flow.rows import Decoded

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UserError
-from penstock.flow.decode import decoder_for
+from penstock.flow.decode.decoder import decoder_for
 from penstock.flow.rows import Decoded
 from penstock.job.messages import find_message, message_schema
 from penstock.job.spec import DecodeSpec, MessageName, Payload, Policies, TombstonePolicy

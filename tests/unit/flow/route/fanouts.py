@@ -125,7 +125,7 @@ class Outcome:
 def run(flow: FanoutFlow, *batches: pa.RecordBatch) -> Outcome:
     """Run a task over the batches and see that it conserves what it read."""
     (answer,) = fanout_stage(flow)(batches)
-    outcome = Outcome(flow, decode_report(answer.column("report")[0].as_py()))
+    outcome = Outcome(flow, decode_report(answer.column("report")[0].as_py(), TaskReport))
     for name, share in outcome.shares.items():
         assert share.counts.written == sum(file.rows for file in share.files) == sum(share.days.values())
         assert share.counts.quarantined == sum(file.rows for file in share.quarantine_files)

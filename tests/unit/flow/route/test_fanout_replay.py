@@ -10,7 +10,7 @@ from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.route.type_files import REPLAYED
 from penstock.flow.write.names import parse_replayed_name
-from penstock.flow.write.report import UNROUTED, decode_report
+from penstock.flow.write.report import UNROUTED, TaskReport, decode_report
 from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, Outcome, fanout_flow, kafka_part, type_flow
 
 SCHEMA = pa.schema([("type", pa.string()), ("id", pa.int64())])
@@ -20,7 +20,7 @@ def replayed(folder: Path, piece: RoutedSlice, *batches: pa.RecordBatch) -> Outc
     types = [type_flow("A", SCHEMA), type_flow("B", SCHEMA)]
     flow = fanout_flow(folder, types, piece, replay_run=7)
     (answer,) = fanout_stage(flow)(batches)
-    return Outcome(flow, decode_report(answer.column("report")[0].as_py()))
+    return Outcome(flow, decode_report(answer.column("report")[0].as_py(), TaskReport))
 
 
 def piece(**left: int) -> RoutedSlice:

@@ -264,5 +264,5 @@ def test_files_of_a_batch_never_share_a_name(tmp_path: Path) -> None:
 def test_a_report_of_another_penstock_version_names_the_version_to_install() -> None:
     newer = msgspec.msgpack.encode((REPORT_VERSION + 1, TaskReport()))
     with pytest.raises(UserError) as raised:
-        decode_report(newer)
+        decode_report(newer, TaskReport)
     assert "every executor" in raised.value.hint

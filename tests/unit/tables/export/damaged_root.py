@@ -19,7 +19,7 @@ from deltalake.transaction import AddAction
 from penstock.environment import Environment, new_batch_id
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import RoutedSlice
-from penstock.flow.write.report import Share, decode_report
+from penstock.flow.write.report import Share, TaskReport, decode_report
 from penstock.job.spec import JobSpec
 from penstock.lake.compaction import CompactionLimits
 from penstock.logs.log import Partition, Slice
@@ -138,7 +138,7 @@ class Lake:
         flow = fanout_flow(logs, new_batch_id(), slices, str(self.quarantine))
         shares: dict[str, Share] = {}
         for report in fanout_stage(flow)(self.log.records(partition, piece.read_from, piece.end)):
-            for of_partition in decode_report(report.column(0)[0].as_py()).shares.values():
+            for of_partition in decode_report(report.column(0)[0].as_py(), TaskReport).shares.values():
                 shares |= {name: shares.get(name, Share()) + share for name, share in of_partition.items()}
         outcome = self.root.land(piece, shares, takes, main=main, table=table)
         assert not outcome.refused, outcome.refused

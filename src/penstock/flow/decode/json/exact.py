@@ -19,7 +19,6 @@ from penstock.flow.decode.json_text import JsonObject, json_object, without_cons
 from penstock.flow.decode.misfit import place
 from penstock.job.schema import job_type_name
 
-GIVEN_TWICE = ": given twice"
 SMALL_EXPONENT = r'[0-9.]{38}[eE]-|[0-9.][eE]-0*(?:[4-9][0-9]|[1-9][0-9]{2,})(?:[\s",\]}]|$)'
 """Arrow's table of powers ends at 10^76: it reads such decimals past that end, as 0 or as another number."""
 
@@ -55,7 +54,7 @@ def _fault(value: Any, fields: FieldTree | MapOf | pa.Decimal128Type, path: str)
     is_map = isinstance(fields, MapOf)
     for name in sorted(value.doubled):
         if is_map or name in fields:
-            return f"{place(f'{path}.{name}'[1:])}{GIVEN_TWICE}"
+            return f"{place(f'{path}.{name}'[1:])}: given twice"
     for name, member in value.items():
         below = fields.values if isinstance(fields, MapOf) else fields.get(name)
         if below is not None:

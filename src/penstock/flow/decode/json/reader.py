@@ -27,15 +27,13 @@ import pyarrow.json as pj
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import null_mask
 from penstock.flow.columns.times import UTC_MICROS, dates_or_null, timestamps_or_null
-from penstock.flow.decode.json.screen import OUT_OF_RANGE, member_name, struct_type, value_type
-from penstock.flow.decode.json_text import parse
+from penstock.flow.decode.json.screen import OUT_OF_RANGE, PARSERS_KEPT_MAX, member_name, struct_type, value_type
 from penstock.job.schema import job_type_name
 
 _PLAIN = (pa.string(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64())
 _AS_TEXT = (pa.date32(), UTC_MICROS, pa.binary())
 _DECIMAL_DIGITS = 76
 """Decimals are read this wide: Arrow's JSON reader does not look at the precision after scaling."""
-_DECODERS_KEPT_MAX = 512
 
 Unexpected = Literal["ignore", "error", "infer"]
 """What Arrow's reader does with fields that it was not asked for."""
@@ -67,17 +65,15 @@ class JsonReader:
             return pa.RecordBatch.from_pylist([], schema=self._schema), False
         lines = pc.binary_join_element_wise(texts, "", "\n").buffers()[2]
         # The keys of maps are fields to Arrow: where there are maps, msgspec looks for unknown fields.
-        table = _table(lines, len(texts), self._asked, "ignore" if self._has_maps else unexpected)
-        records: list[Any] = []
-        if self._has_maps:
-            records = _decoded(_texts_decoder(pa.struct(list(self._schema)), unexpected != "ignore"), lines)
+        rows = _rows(lines, len(texts), self._asked, "ignore" if self._has_maps else unexpected)
+        records = _decoded(_texts_decoder(self._schema, unexpected != "ignore"), lines) if self._has_maps else []
         columns = [
-            self._map([*map(attrgetter(member_name(field.name)), records)], field.type, mark, field.name)
+            self._map([*map(attrgetter(member_name(field.name)), records)], rows.column(field.name), field, mark)
             if pa.types.is_map(field.type)
-            else self._fit(_whole(table.column(field.name)), field.type, mark, field.name)
+            else self._fit(rows.column(field.name), field.type, mark, field.name)
             for field in self._schema
         ]
-        has_more = unexpected == "infer" and not {*_leaves(table.schema)} <= {*_leaves(self._asked)}
+        has_more = unexpected == "infer" and not {*_leaves(rows.schema)} <= {*_leaves(self._asked)}
         return pa.RecordBatch.from_arrays(columns, schema=self._schema), has_more
 
     def _fit(self, array: pa.Array, kind: pa.DataType, mark: Mark, path: str) -> pa.Array:
@@ -88,31 +84,47 @@ class JsonReader:
         if pa.types.is_list(kind):
             items = self._fit(array.values, kind.value_type, _mark_lists(array.offsets, mark), f"{path}[]")
             return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=null_mask(array))
-        if pa.types.is_floating(kind) and not self._wide and not _all_finite(array):
-            raise pa.ArrowInvalid(OUT_OF_RANGE)
-        return _converted(array, kind, mark, path)
+        misfits: Rows = []
+        result = "string" if kind in _AS_TEXT else OUT_OF_RANGE
+        if pa.types.is_timestamp(kind):
+            array, misfits = timestamps_or_null(array)
+        elif pa.types.is_date32(kind):
+            array, misfits = dates_or_null(array)
+        elif pa.types.is_binary(kind):
+            array, misfits = _unbase64(array)
+        elif pa.types.is_decimal(kind):
+            array, misfits = _decimals(array, kind)
+        elif pa.types.is_floating(kind):
+            # A number too large for the column, or NaN or an infinity, which are not JSON.
+            misfits = pc.indices_nonzero(pc.invert(pc.is_finite(array))).to_pylist()
+            if misfits and not self._wide:
+                raise pa.ArrowInvalid(OUT_OF_RANGE)
+        if len(misfits):
+            mark(misfits, f"{path}: expected {job_type_name(kind)}, found {result}")
+        return array
 
-    def _map(self, texts: Sequence[msgspec.Raw | None], kind: pa.DataType, mark: Mark, path: str) -> pa.Array:
+    def _map(self, texts: Sequence[msgspec.Raw | None], objects: pa.Array, field: pa.Field, mark: Mark) -> pa.Array:
+        kind = field.type
         text = _ENCODE(texts)
         maps = _decoded(_maps_decoder(kind.item_type), text)
-        # msgspec keeps one of two equal keys, so that quotes are missing.
-        suspicious = text.count(b'"') != _ENCODE(maps).count(b'"') or b"\\u0022" in text
-        if suspicious and any(members is not None and members.doubled for members in parse(text)):
-            raise pa.ArrowInvalid("a key was specified twice")
-        nulls = None
-        if None in maps:
-            nulls = pa.array([members is None for members in maps])
+        if objects.null_count:
             maps = [members or {} for members in maps]
         offsets = pa.array(np.cumsum(np.fromiter(chain((0,), map(len, maps)), np.int32)), pa.int32())
         keys = pa.array([*chain.from_iterable(maps)], pa.string())
         values = [*chain.from_iterable(map(dict.values, maps))]
         if kind.item_type in _READ_BY_MSGSPEC:
             items = pa.array(values, kind.item_type)
+            quotes = 2 * (len(items) - items.null_count) if pa.types.is_string(items.type) else 0
         else:
-            asked = pa.schema([("items", pa.list_(_read_type(kind.item_type, path, self._wide)))])
-            read = _table(pa.py_buffer(_ENCODE({"items": values})), 1, asked, "ignore").column(0)
-            items = self._fit(_whole(read).values, kind.item_type, _mark_lists(offsets, mark), f"{path}[...]")
-        return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=nulls)
+            asked = pa.schema([("items", pa.list_(_read_type(kind.item_type, field.name, self._wide)))])
+            items_text = _ENCODE({"items": values})
+            quotes = _quotes(items_text) - 2
+            read = _rows(pa.py_buffer(items_text), 1, asked, "ignore").column(0)
+            items = self._fit(read.values, kind.item_type, _mark_lists(offsets, mark), f"{field.name}[...]")
+        # msgspec keeps one of two equal keys, so that quotes are missing.
+        if _quotes(text) != 2 * len(keys) + quotes:
+            raise pa.ArrowInvalid("a key was specified twice")
+        return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=null_mask(objects))
 
 
 def _column_type(field: pa.Field, wide: bool) -> pa.DataType:
@@ -153,7 +165,7 @@ def _leaves(fields: Iterable[pa.Field], above: tuple[str | None, ...] = ()) -> I
             yield path
 
 
-def _table(lines: pa.Buffer, count: int, schema: pa.Schema, unexpected: Unexpected) -> pa.Table:
+def _rows(lines: pa.Buffer, count: int, schema: pa.Schema, unexpected: Unexpected) -> pa.RecordBatch:
     """The records as Arrow reads them. Raises `pa.ArrowInvalid` unless each gives one row."""
     table = pj.read_json(
         pa.BufferReader(lines),
@@ -165,11 +177,7 @@ def _table(lines: pa.Buffer, count: int, schema: pa.Schema, unexpected: Unexpect
     # that is still open: so each record gives one row, or this count differs.
     if table.num_rows != count:
         raise pa.ArrowInvalid(f"{count} records gave {table.num_rows} rows")
-    return table
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return table.combine_chunks().to_batches()[0]
 
 
 def _mark_lists(offsets: pa.Array, mark: Mark) -> Mark:
@@ -179,30 +187,6 @@ def _mark_lists(offsets: pa.Array, mark: Mark) -> Mark:
         mark(np.searchsorted(offsets.to_numpy(), rows, side="right") - 1, reason)
 
     return mark_rows
-
-
-def _converted(array: pa.Array, kind: pa.DataType, mark: Mark, path: str) -> pa.Array:
-    """Values that are not nested."""
-    misfits: Rows = []
-    result = "string" if kind in _AS_TEXT else OUT_OF_RANGE
-    if pa.types.is_timestamp(kind):
-        array, misfits = timestamps_or_null(array)
-    elif pa.types.is_date32(kind):
-        array, misfits = dates_or_null(array)
-    elif pa.types.is_binary(kind):
-        array, misfits = _unbase64(array)
-    elif pa.types.is_decimal(kind):
-        array, misfits = _decimals(array, kind)
-    elif pa.types.is_floating(kind) and not _all_finite(array):
-        # A number too large for the column, or NaN or an infinity, which are not JSON.
-        misfits = pc.indices_nonzero(pc.invert(pc.is_finite(array))).to_pylist()
-    if len(misfits):
-        mark(misfits, f"{path}: expected {job_type_name(kind)}, found {result}")
-    return array
-
-
-def _all_finite(array: pa.Array) -> bool:
-    return bool(pc.all(pc.is_finite(array), min_count=0).as_py())
 
 
 def _decimals(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Rows]:
@@ -227,12 +211,18 @@ def _unbase64(array: pa.Array) -> tuple[pa.Array, Rows]:
     return pa.array(values, pa.binary()), misfits
 
 
+def _quotes(text: bytes) -> int:
+    """How many quotes are around the strings of a JSON text."""
+    plain = text.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in text else text
+    return plain.count(b'"')
+
+
 _ENCODE = msgspec.json.Encoder().encode
 _READ_BY_MSGSPEC = (pa.string(), pa.bool_(), pa.int32(), pa.int64(), pa.float64())
 """Values of maps; those of other types stay texts for Arrow."""
 
 
-@lru_cache(_DECODERS_KEPT_MAX)
+@lru_cache(PARSERS_KEPT_MAX)
 def _maps_decoder(item: pa.DataType) -> Callable[[Any], Any]:
     value = value_type(item, False) if item in _READ_BY_MSGSPEC else msgspec.Raw
     return msgspec.json.Decoder(list[dict[str, value] | None]).decode  # type: ignore[valid-type]
@@ -245,11 +235,11 @@ def _decoded(decode: Callable[[Any], list[Any]], text: Any) -> list[Any]:
         raise pa.ArrowInvalid(str(error)) from None
 
 
-@lru_cache(_DECODERS_KEPT_MAX)
-def _texts_decoder(kind: pa.StructType, known_only: bool) -> Callable[[Any], Any]:
+@lru_cache(PARSERS_KEPT_MAX)
+def _texts_decoder(schema: pa.Schema, known_only: bool) -> Callable[[Any], Any]:
     """Takes the texts of maps out of records. Parsers cannot be pickled, so decoders do not hold them."""
     try:
-        read = kind if known_only else [field for field in kind if pa.types.is_map(field.type)]
+        read = schema if known_only else [field for field in schema if pa.types.is_map(field.type)]
         return msgspec.json.Decoder(struct_type(read, known_only, msgspec.Raw)).decode_lines
     except ValueError:
         raise UserError(

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.columns.seen_types import NewFields, add_fields
-from penstock.flow.decode.json.exact import GIVEN_TWICE, SMALL_EXPONENT, exact_fault
+from penstock.flow.decode.json.exact import SMALL_EXPONENT, exact_fault
 from penstock.flow.decode.json.new_fields import field_tree, in_record
 from penstock.flow.decode.json.reader import JsonReader, Rows, Unexpected
 from penstock.flow.decode.json.screen import screen_for
@@ -30,11 +30,14 @@ from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, too_deep
 from penstock.flow.decode.misfit import MisfitError, clipped
 from penstock.flow.decode.outcome import gathered, open_records
 from penstock.flow.rows import Decoded
+from penstock.flow.spans import spans_of
 from penstock.job.spec import NewColumnPolicy, Payload, TombstonePolicy
 
-SPECIFIED_TWICE = "was specified twice"
+SPECIFIED_TWICE = re.compile(r"(?:Column\(.*/(.*)\) )?was specified twice")
 NEW_FIELD = re.compile("unexpected field|unknown field")
 """What the messages of Arrow and of msgspec contain."""
+_NAMES_TWICE_MAX = 4
+"""Names for which the records that give them twice are looked up; with more, every record is checked exactly."""
 _REASON_CHARACTERS_MAX = 120
 _UNEXPECTED: dict[NewColumnPolicy, Unexpected] = {"add": "infer", "quarantine": "error", "ignore": "ignore"}
 
@@ -81,9 +84,8 @@ class JsonDecoder:
         self._fields = field_tree(self.schema)
         self._has_decimals = any(map(_has_decimals, self.schema.types))
         self._narrow, self._wide = JsonReader(self.schema, wide=False), JsonReader(self.schema, wide=True)
-        # Hints of earlier batches about what will fail. They never change a result.
+        # A hint of earlier batches about what will fail. It never changes a result.
         self._expects_misfits = False
-        self._names_twice: set[str] = set()
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
         opened = open_records(batch, self.payload, self.tombstone)
@@ -102,25 +104,30 @@ class JsonDecoder:
         screened = self._expects_misfits
         if screened:
             candidates.drop(screen.bad(candidates.texts))
-        if self._names_twice:
-            self._drop_duplicates(candidates)
         unexpected = _UNEXPECTED[self.new_column]
+        names_twice: set[str] = set()
         checked = False
         while True:
             try:
                 columns, has_more = self._columns(candidates, screened, unexpected)
             except pa.ArrowInvalid as error:
                 message = str(error)
-                if unexpected == "infer" and (screened or NEW_FIELD.search(message)):
+                twice = SPECIFIED_TWICE.search(message)
+                if twice and twice[1] and twice[1] not in names_twice and len(names_twice) < _NAMES_TWICE_MAX:
+                    names_twice.add(twice[1])
+                    self._drop_duplicates(candidates, twice[1])
+                elif unexpected == "infer" and (screened or NEW_FIELD.search(message)):
                     # Values that conflict outside the schema fail the inference, but not the records.
                     unexpected = "ignore"
-                elif not checked and (screened or SPECIFIED_TWICE in message):
+                elif not checked and (screened or twice):
                     checked = True
                     self._drop_faulty(candidates, np.arange(len(candidates.rows)))
                 elif not screened:
                     screened = True
                     candidates.drop(screen.bad(candidates.texts))
-                elif not self._drop_unreadable(candidates):
+                elif unreadable := self._unreadable(candidates.texts):
+                    candidates.drop(unreadable)
+                else:
                     raise
                 continue
             self._expects_misfits = screened and len(candidates.errors) > bad_before
@@ -131,31 +138,25 @@ class JsonDecoder:
 
     def _drop_misread(self, candidates: _Candidates) -> None:
         """Drop the records with decimals that Arrow reads as other numbers."""
-        data = np.frombuffer(candidates.texts.buffers()[2] or b"", np.uint8)
-        if np.any((data[:-1] | 0x20 == ord("e")) & (data[1:] == ord("-"))):
-            rows = pc.indices_nonzero(pc.match_substring_regex(candidates.texts, SMALL_EXPONENT))
-            self._drop_faulty(candidates, rows.to_numpy())
+        spans = spans_of(candidates.texts)
+        places = np.flatnonzero((spans.bytes[:-1] | 0x20 == ord("e")) & (spans.bytes[1:] == ord("-")))
+        rows = np.unique(np.searchsorted(spans.ends, places, side="right"))
+        rows = rows[rows < len(spans)]
+        is_small = pc.match_substring_regex(candidates.texts.take(pa.array(rows)), SMALL_EXPONENT)
+        self._drop_faulty(candidates, rows[np.asarray(is_small)])
 
-    def _drop_duplicates(self, candidates: _Candidates) -> None:
-        """Drop the records that give one of the names twice that earlier records gave twice."""
+    def _drop_duplicates(self, candidates: _Candidates, name: str) -> None:
+        """Drop the records that give the name twice in one object."""
+        written = json.dumps(name, ensure_ascii=False).encode()
         records: list[bytes] = candidates.texts.to_pylist()
-        names = [json.dumps(name, ensure_ascii=False).encode() for name in self._names_twice]
-        self._names_twice = set()
-        rows = {row for name in names for row, record in enumerate(records) if record.count(name) > 1}
-        self._drop_faulty(candidates, np.array(sorted(rows), np.int64))
+        rows = [row for row, record in enumerate(records) if record.count(written) > 1]
+        self._drop_faulty(candidates, np.array(rows, np.int64))
 
     def _drop_faulty(self, candidates: _Candidates, rows: npt.NDArray[np.int64]) -> None:
         """Drop those of the records that the exact check refuses."""
         records = zip(rows.tolist(), candidates.texts.take(pa.array(rows)).to_pylist(), strict=True)
         faults = {row: reason for row, text in records if (reason := exact_fault(text, self._fields)) is not None}
-        paths = (reason.removesuffix(GIVEN_TWICE) for reason in faults.values() if reason.endswith(GIVEN_TWICE))
-        self._names_twice |= {path.rpartition(".")[2] for path in paths}
         candidates.drop(faults)
-
-    def _drop_unreadable(self, candidates: _Candidates) -> bool:
-        """Drop the records that Arrow refuses alone; returns whether there were some."""
-        self._mark_unreadable(candidates, 0, len(candidates.rows))
-        return pc.any(pc.invert(candidates.drop_marked())).as_py() is True
 
     def _columns(self, candidates: _Candidates, wide: bool, unexpected: Unexpected) -> tuple[pa.RecordBatch, bool]:
         """The candidates as rows, without those whose values do not fit. Raises and returns as `JsonReader.read`."""
@@ -166,18 +167,17 @@ class JsonDecoder:
         columns, has_more = reader.read(texts, candidates.mark, unexpected)
         return columns.filter(candidates.drop_marked()), has_more
 
-    def _mark_unreadable(self, candidates: _Candidates, start: int, end: int) -> None:
-        """Mark the records that Arrow refuses alone, found by halves."""
-        texts = candidates.texts[start:end].cast(pa.string())
+    def _unreadable(self, records: pa.Array, first: int = 0) -> dict[int, str]:
+        """The records that Arrow refuses alone, found by halves; the numbers begin with `first`."""
+        unexpected: Unexpected = "error" if self.new_column == "quarantine" else "ignore"
         try:
-            self._wide.read(texts, lambda rows, reason: None, "error" if self.new_column == "quarantine" else "ignore")
+            self._wide.read(records.cast(pa.string()), lambda rows, reason: None, unexpected)
         except pa.ArrowInvalid as error:
-            if end - start == 1:
-                candidates.mark([start], f"not readable: {clipped(str(error), _REASON_CHARACTERS_MAX)}")
-                return
-            middle = (start + end) // 2
-            self._mark_unreadable(candidates, start, middle)
-            self._mark_unreadable(candidates, middle, end)
+            if len(records) == 1:
+                return {first: f"not readable: {clipped(str(error), _REASON_CHARACTERS_MAX)}"}
+            middle = len(records) // 2
+            return self._unreadable(records[:middle], first) | self._unreadable(records[middle:], first + middle)
+        return {}
 
     def _new_fields(self, candidates: _Candidates) -> NewFields:
         """What the candidates show; marks those with a name that cannot be new."""

@@ -18,17 +18,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, too_deep
+from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, too_deep, without_constants
 from penstock.flow.decode.misfit import place
 from penstock.job.schema import job_type_name
 
 _REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
 OUT_OF_RANGE = "number out of range"
 UNKNOWN_FIELD = "field is not in the schema"
-_PARSERS_KEPT_MAX = 512
+PARSERS_KEPT_MAX = 512
 _REASONS_KEPT_MAX = 4_096
-_TOO_LARGE = b"1e999"
-"""In place of NaN and infinities; inside a text it does no harm, for it stays a text."""
 _STEP = re.compile(r"\[[^]]*\]|[^.\[]+")
 _PLACE = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
@@ -72,7 +70,7 @@ class Screen:
             return TOO_DEEP
         if isinstance(error, UnicodeDecodeError):
             return "value is not UTF-8"
-        plain = record.replace(b"NaN", _TOO_LARGE).replace(b"Infinity", _TOO_LARGE).replace(b"Inf", _TOO_LARGE)
+        plain = without_constants(record)
         if plain != record:
             # NaN and infinities make a record bad only where a column asks for a number.
             return _refused([plain], self._decode, self._reason).get(0)
@@ -98,7 +96,7 @@ class Screen:
         return f"{place(path)}: expected {expected}, found {kind}"
 
 
-screen_for = lru_cache(_PARSERS_KEPT_MAX)(Screen)
+screen_for = lru_cache(PARSERS_KEPT_MAX)(Screen)
 """Parsers cannot be pickled, so decoders do not hold them."""
 
 

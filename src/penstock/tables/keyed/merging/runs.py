@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.decode import Decoder, decoder_for
+from penstock.flow.decode.decoder import Decoder, decoder_for
 from penstock.flow.task import Flow
 from penstock.flow.write.manifest import PartitionKey, RowWriter, StagedFile
 from penstock.storage import Storage, open_storage
