@@ -32,7 +32,7 @@ from penstock.logs.kafka.mirror import mirror, mirrored
 from penstock.logs.kafka.reader import PieceReader
 from penstock.logs.kafka.settings import reading_settings
 from penstock.logs.kafka.topics import KafkaTopics
-from penstock.logs.log import EpochMark, LostTail, OffsetProgress, Offsets, Partition, ShowReport, Slice
+from penstock.logs.log import EpochMark, LostTail, OffsetProgress, Offsets, Partition, Slice
 
 RECORDS_BATCH_BYTES = 16 * 1024 * 1024
 LOST_TAIL_ASKED_AGAIN = 2
@@ -97,7 +97,7 @@ class KafkaLog(KafkaTopics):
     def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:
         return record_times(self.spec, offsets, seconds_max)
 
-    def show(self, positions: Mapping[Partition, int]) -> ShowReport:
+    def show(self, positions: Mapping[Partition, int]) -> Mapping[Partition, str]:
         return mirror(self, self.spec.group, positions)
 
     def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
