@@ -24,7 +24,6 @@ from penstock.logs.log import (
     Offsets,
     Partition,
     Piece,
-    ShowReport,
     Slice,
     SliceShrankError,
     start_offset,
@@ -184,12 +183,11 @@ class MemoryLog:
                 times[partition] = record.at
         return times
 
-    def show(self, positions: Mapping[Partition, int]) -> ShowReport:
+    def show(self, positions: Mapping[Partition, int]) -> Mapping[Partition, str]:
         before = {partition: self.positions_shown.get(partition, -1) for partition in positions}
         refused = {key: f"already at {before[key]}" for key, to in positions.items() if before[key] > to}
-        moved = {partition: to for partition, to in positions.items() if to > before[partition]}
-        self.positions_shown |= moved
-        return ShowReport(moved, refused)
+        self.positions_shown |= {partition: to for partition, to in positions.items() if to > before[partition]}
+        return refused
 
     def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
         return {

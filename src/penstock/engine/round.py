@@ -333,11 +333,11 @@ class Rounds(Generic[S]):
         positions = {partition: self.table.shown_position(partition) for partition in partitions}
         self.cache.mirrored |= positions
         try:
-            report = self.log.show(positions)
+            refused = self.log.show(positions)
         except PenstockError as error:
             self.listener.event(events.MirrorFailed(reason=error.primary, detail=error.detail))
             return
-        for partition, reason in report.refused.items():
+        for partition, reason in refused.items():
             self.listener.event(events.MirrorRefused(partition=str(partition), reason=reason))
         self.at_step("mirrored")
 

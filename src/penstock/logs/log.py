@@ -100,14 +100,6 @@ class LostTail:
     end: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ShowReport:
-    """The positions that moved the group's offsets, and why others did not; unchanged ones are in neither."""
-
-    moved: Mapping[Partition, int] = field(default_factory=dict)
-    refused: Mapping[Partition, str] = field(default_factory=dict)
-
-
 class SliceShrankError(TransientError):
     """Retention deleted offsets of a slice between plan and read: plan again (RULES P2)."""
 
@@ -181,10 +173,10 @@ class Log(Protocol):
         A partition without such a record, or whose record did not come in time, is absent.
         """
 
-    def show(self, positions: Mapping[Partition, int]) -> ShowReport:
-        """Show positions to tools that measure lag; best effort, never read back as truth (RULES P5).
+    def show(self, positions: Mapping[Partition, int]) -> Mapping[Partition, str]:
+        """Show positions to tools that measure lag; returns why some are not shown.
 
-        A WAL deletes what every job has shown as committed.
+        Best effort, never read back as truth (RULES P5). A WAL deletes what every job has shown as committed.
         """
 
     def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from penstock.errors import FencedError, PenstockError, TransientError, UserError
 from penstock.failpoints import AtStep, noop
 from penstock.job.spec import LogSpec
-from penstock.logs.kafka.admin import QuietLog, logger
+from penstock.logs.kafka.admin import open_client
 from penstock.logs.kafka.faults import KafkaFault, error_of, fault_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.settings import librdkafka_settings
@@ -167,33 +167,28 @@ class KafkaOutput:
 
     def _new_producer(self, record_bytes_max: int) -> Producer:
         self._reports = Reports()
-        try:
-            return Producer(
-                {
-                    "linger.ms": LINGER_MS,
-                    "compression.type": "lz4",
-                    **librdkafka_settings(self._cluster),
-                    # A job cannot override the settings below: exactly once, in order, within bounds.
-                    "transactional.id": self._bucket.transactional_id,
-                    "transaction.timeout.ms": int(TRANSACTION_SECONDS_MAX * 1000),
-                    "delivery.timeout.ms": int(TRANSACTION_SECONDS_MAX * 1000),
-                    "enable.idempotence": True,
-                    "acks": "all",
-                    # As in the Java client: other producers choose the same partition for a key.
-                    "partitioner": "murmur2_random",
-                    # The broker rejects a batch above the limit of a record, even if none of its records is too large.
-                    "message.max.bytes": record_bytes_max,
-                    "batch.size": min(BATCH_BYTES_MAX, record_bytes_max),
-                    "queue.buffering.max.messages": QUEUED_RECORDS_MAX,
-                    "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
-                    "allow.auto.create.topics": False,
-                    "delivery.report.only.error": True,
-                    "on_delivery": self._reports.on_delivery,
-                },
-                logger=QuietLog(logger),
-            )
-        except KafkaException as error:
-            raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
+        settings = {
+            "linger.ms": LINGER_MS,
+            "compression.type": "lz4",
+            **librdkafka_settings(self._cluster),
+            # A job cannot override the settings below: exactly once, in order, within bounds.
+            "transactional.id": self._bucket.transactional_id,
+            "transaction.timeout.ms": int(TRANSACTION_SECONDS_MAX * 1000),
+            "delivery.timeout.ms": int(TRANSACTION_SECONDS_MAX * 1000),
+            "enable.idempotence": True,
+            "acks": "all",
+            # As in the Java client: other producers choose the same partition for a key.
+            "partitioner": "murmur2_random",
+            # The broker rejects a batch above the limit of a record, even if none of its records is too large.
+            "message.max.bytes": record_bytes_max,
+            "batch.size": min(BATCH_BYTES_MAX, record_bytes_max),
+            "queue.buffering.max.messages": QUEUED_RECORDS_MAX,
+            "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
+            "allow.auto.create.topics": False,
+            "delivery.report.only.error": True,
+            "on_delivery": self._reports.on_delivery,
+        }
+        return open_client(Producer, settings)
 
 
 def too_large(topic: str, key: str | bytes, value: str | bytes, error: KafkaError) -> UserError:

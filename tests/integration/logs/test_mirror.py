@@ -15,7 +15,7 @@ from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.mirror import mirror, mirrored
-from penstock.logs.log import Partition, ShowReport
+from penstock.logs.log import Partition
 from tests.support.kafka import Produce, Topics
 
 TWO_PARTITIONS = 2
@@ -43,7 +43,7 @@ def both(log: KafkaLog) -> tuple[Partition, Partition]:
 
 def test_any_lag_tool_shows_the_positions(log: KafkaLog, group: str, bootstrap: str) -> None:
     zero, one = both(log)
-    assert mirror(log, group, {zero: 3, one: 5}) == ShowReport(moved={zero: 3, one: 5})
+    assert mirror(log, group, {zero: 3, one: 5}) == {}
     assert mirrored(log, group, [zero, one]) == {zero: 3, one: 5}
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
     committed = consumer.committed([TopicPartition(zero.topic, 0), TopicPartition(zero.topic, 1)], timeout=120)
@@ -58,23 +58,23 @@ def test_a_group_without_offsets_is_empty(log: KafkaLog, group: str) -> None:
 def test_the_group_never_moves_back(log: KafkaLog, group: str) -> None:
     zero, one = both(log)
     mirror(log, group, {zero: 4, one: 1})
-    report = mirror(log, group, {zero: 2, one: 2})
-    assert report.moved == {one: 2}
-    assert report.refused.keys() == {zero}
-    assert "4" in report.refused[zero]
+    assert mirror(log, group, {zero: 2, one: 2}) == {zero: "the group is already at 4"}
     assert mirrored(log, group, [zero, one]) == {zero: 4, one: 2}
 
 
-def test_an_unchanged_position_is_not_committed_again(log: KafkaLog, group: str) -> None:
+def test_an_unchanged_position_is_not_committed_again(
+    log: KafkaLog, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     zero, _ = both(log)
     mirror(log, group, {zero: 4})
-    assert mirror(log, group, {zero: 4}) == ShowReport()
-    assert mirror(log, group, {}) == ShowReport()
+    monkeypatch.setattr(log.admin, "try_each", lambda start: pytest.fail("a request to commit"))
+    assert mirror(log, group, {zero: 4}) == {}
+    assert mirror(log, group, {}) == {}
 
 
 def test_position_zero_is_shown_too(log: KafkaLog, group: str) -> None:
     zero, _ = both(log)
-    assert mirror(log, group, {zero: 0}).moved == {zero: 0}
+    assert mirror(log, group, {zero: 0}) == {}
     assert mirrored(log, group, [zero]) == {zero: 0}
 
 
@@ -87,10 +87,9 @@ def test_a_group_with_active_consumers_is_reported_and_not_written(log: KafkaLog
         while not consumer.assignment():
             assert time.monotonic() < deadline
             consumer.poll(0.2)
-        report = mirror(log, group, {zero: 3, one: 3})
-        assert report.moved == {}
-        assert report.refused.keys() == {zero, one}
-        assert all("another program consumes with this group" in reason for reason in report.refused.values())
+        refused = mirror(log, group, {zero: 3, one: 3})
+        assert refused.keys() == {zero, one}
+        assert all("another program consumes with this group" in reason for reason in refused.values())
     finally:
         consumer.close()
     assert mirrored(log, group, [zero, one]) == {}
@@ -106,7 +105,7 @@ def test_the_first_mirror_waits_for_a_coordinator_that_is_just_starting(tmp_path
     with Cluster.start(tmp_path / "kafka") as own:
         log = KafkaLog(KafkaLogSpec(own.bootstrap, topics=(Topics(own.bootstrap)(name="t"),)))
         [zero] = log.partitions()
-        assert mirror(log, "first-group-of-the-cluster", {zero: 0}).moved == {zero: 0}
+        assert mirror(log, "first-group-of-the-cluster", {zero: 0}) == {}
         own.kill()
         own.restart()
         assert mirrored_in_time(log, "first-group-of-the-cluster", zero) == {zero: 0}

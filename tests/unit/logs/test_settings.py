@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, Secret
-from penstock.logs.kafka.log import record_times
+from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.settings import librdkafka_settings
 from penstock.logs.log import Partition
 
@@ -47,6 +49,6 @@ def test_settings_that_would_break_exactly_once_are_refused(name: str) -> None:
 def test_settings_refused_by_the_client_are_a_user_error() -> None:
     """As a job's status meets them, which asks for the times of records."""
     spec = KafkaLogSpec("k1:9092", topics=("t",), client_settings={"fetch.max.bytes": "500000"})
-    with pytest.raises(UserError) as raised:
-        record_times(spec, {Partition("t", "id", 0): 0}, 1.0)
+    with closing(KafkaLog(spec)) as log, pytest.raises(UserError) as raised:
+        log.record_times({Partition("t", "id", 0): 0}, 1.0)
     assert "fetch.max.bytes" in raised.value.detail

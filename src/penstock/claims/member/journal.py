@@ -17,7 +17,7 @@ from penstock.claims.protocol.records import Record
 from penstock.claims.protocol.snapshots import Snapshot, encode_snapshot, snapshots_of
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.admin import QuietLog, logger
+from penstock.logs.kafka.admin import open_client
 from penstock.logs.kafka.faults import OUT_OF_RANGE, TOPIC_DENIED, error_of, fault_of
 from penstock.logs.kafka.settings import librdkafka_settings
 
@@ -78,39 +78,35 @@ class Journal:
         self._producer = self._new_producer()
 
     def _new_producer(self) -> Producer:
-        return Producer(
-            {
-                **self._settings,
-                "enable.idempotence": True,
-                "acks": "all",
-                "linger.ms": 2,
-                "message.max.bytes": SNAPSHOT_BYTES_MAX,
-                "delivery.timeout.ms": self._delivery_ms,
-                "request.timeout.ms": self._delivery_ms,
-                # Automatic topic creation would use the wrong settings.
-                "allow.auto.create.topics": False,
-            },
-            logger=QuietLog(logger),
-        )
+        settings = {
+            **self._settings,
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": 2,
+            "message.max.bytes": SNAPSHOT_BYTES_MAX,
+            "delivery.timeout.ms": self._delivery_ms,
+            "request.timeout.ms": self._delivery_ms,
+            # Automatic topic creation would use the wrong settings.
+            "allow.auto.create.topics": False,
+        }
+        return open_client(Producer, settings)
 
     def _new_consumer(self) -> Consumer:
         """A consumer that gets each record at once (`hurries`), or one that costs the broker little."""
         wait_seconds, bytes_min = (FETCH_SECONDS_MIN, 1) if self._hurries else (self._rest_seconds, FETCH_BYTES_MIN)
-        return Consumer(
-            {
-                **self._settings,
-                # librdkafka requires one; partitions are assigned by hand, and the group is never joined.
-                "group.id": "penstock-claims",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "error",
-                "fetch.min.bytes": bytes_min,
-                "fetch.wait.max.ms": int(wait_seconds * 1000),
-                "fetch.error.backoff.ms": 100,
-                "fetch.message.max.bytes": SNAPSHOT_BYTES_MAX,
-            },
-            logger=QuietLog(logger),
-        )
+        settings = {
+            **self._settings,
+            # librdkafka requires one; partitions are assigned by hand, and the group is never joined.
+            "group.id": "penstock-claims",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "fetch.min.bytes": bytes_min,
+            "fetch.wait.max.ms": int(wait_seconds * 1000),
+            "fetch.error.backoff.ms": 100,
+            "fetch.message.max.bytes": SNAPSHOT_BYTES_MAX,
+        }
+        return open_client(Consumer, settings)
 
     # reading
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.errors import PenstockError, UserError
@@ -29,6 +29,7 @@ logger = logging.getLogger("penstock.kafka")
 
 T = TypeVar("T")
 K = TypeVar("K")
+C = TypeVar("C", AdminClient, Consumer, Producer)
 REPLICAS = 3
 
 
@@ -47,7 +48,7 @@ class BoundedAdmin:
             "error_cb": self._on_error,
         }
         self._answered = self._disconnected = False
-        self._client: AdminClient | None = self._new_client()
+        self._client: AdminClient | None = open_client(AdminClient, self._settings)
 
     def try_each(self, start: Callable[[AdminClient, float], Mapping[K, Future[T]]]) -> dict[K, T | KafkaFault]:
         """Run one request about several resources: each gets a result or its own fault."""
@@ -121,7 +122,7 @@ class BoundedAdmin:
     def _group_reader(self, group: str) -> Consumer:
         if group not in self._group_readers:
             settings = {**self._settings, "group.id": group, "enable.auto.commit": False}
-            self._group_readers[group] = Consumer(settings, logger=QuietLog(logger))
+            self._group_readers[group] = open_client(Consumer, settings)
         return self._group_readers[group]
 
     def _open_client(self) -> AdminClient:
@@ -135,7 +136,7 @@ class BoundedAdmin:
         self._client.poll(0)
         if self._answered and self._disconnected:
             self._answered = self._disconnected = False
-            self._client = self._new_client()
+            self._client = open_client(AdminClient, self._settings)
         return self._client
 
     def _answer(self, client: AdminClient, future: Future[T], deadline: float) -> T | KafkaFault:
@@ -152,12 +153,6 @@ class BoundedAdmin:
         error = future.exception()
         return fault_of(error) if isinstance(error, KafkaException) else future.result()
 
-    def _new_client(self) -> AdminClient:
-        try:
-            return AdminClient(self._settings, logger=QuietLog(logger))
-        except KafkaException as error:
-            raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
-
     def _on_error(self, error: KafkaError) -> None:
         self._disconnected = True
         # "All brokers down" only repeats that the connection before it failed.
@@ -165,19 +160,25 @@ class BoundedAdmin:
             self._connection_fault = fault_of(error)
 
 
-class QuietLog:
+def open_client(kind: type[C], settings: dict[str, Any]) -> C:
+    """A client of librdkafka, its log in Python's; UserError for settings that it does not accept."""
+    try:
+        return kind(settings, logger=_QuietLog())
+    except KafkaException as error:
+        raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
+
+
+class _QuietLog:
     """Takes librdkafka's log lines: what fails a call is raised by that call, so a line alone is never an ERROR."""
 
-    def __init__(self, target: logging.Logger) -> None:
-        self._target = target
-        self._last = ""
+    _last = ""
 
     def log(self, level: int, message: str, *arguments: object) -> None:
         text = message % arguments
         # A broker that is away fails every reconnection with the same text and another duration.
         core = re.sub(r"\(after \d+ms.*", "", text)
         repeated, self._last = core == self._last, core
-        self._target.log(logging.DEBUG if repeated else min(level, logging.WARNING), "librdkafka: %s", text)
+        logger.log(logging.DEBUG if repeated else min(level, logging.WARNING), "librdkafka: %s", text)
 
 
 def create_topic(admin: BoundedAdmin, kind: str, name: str, partitions: int, settings: Mapping[str, str]) -> None:

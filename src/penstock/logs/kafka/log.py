@@ -24,15 +24,15 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from penstock.errors import TransientError, UserError
+from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.admin import CALL_SECONDS_MAX, QuietLog, logger
+from penstock.logs.kafka.admin import CALL_SECONDS_MAX, open_client
 from penstock.logs.kafka.faults import UNUSED_GROUP_DENIED, error_of, fault_of
 from penstock.logs.kafka.mirror import mirror, mirrored
 from penstock.logs.kafka.reader import PieceReader
 from penstock.logs.kafka.settings import reading_settings
 from penstock.logs.kafka.topics import KafkaTopics
-from penstock.logs.log import EpochMark, LostTail, OffsetProgress, Offsets, Partition, ShowReport, Slice
+from penstock.logs.log import EpochMark, LostTail, OffsetProgress, Offsets, Partition, Slice
 
 RECORDS_BATCH_BYTES = 16 * 1024 * 1024
 LOST_TAIL_ASKED_AGAIN = 2
@@ -90,14 +90,46 @@ class KafkaLog(KafkaTopics):
         return (batch for batch in reader([numbers]) if batch.num_rows)
 
     def offsets(self, partition: Partition, start: int, end: int, progress: OffsetProgress) -> Offsets:
+        if start >= end:
+            return np.empty(0, np.int64)
         if self._consumer is None:
-            self._consumer = open_consumer(self.spec)
-        return record_offsets(self._consumer, self.spec.bootstrap, partition, start, end, progress)
+            self._consumer = open_client(Consumer, {**reading_settings(self.spec), **_OFFSET_SETTINGS})
+        self._consumer.assign([TopicPartition(partition.topic, partition.number, start)])
+        parts: list[Offsets] = []
+        done, answered_at = start, time.monotonic()
+        try:
+            while done < end:
+                messages = self._consumer.consume(MESSAGES_PER_CALL, _CALL_SECONDS)
+                offsets, ended = _offsets(messages, self.spec.bootstrap, partition)
+                if offsets or ended:
+                    answered_at = time.monotonic()
+                elif time.monotonic() - answered_at > SILENCE_SECONDS_MAX:
+                    raise TransientError(
+                        f"Kafka at {self.spec.bootstrap} gave no record of {partition} for {SILENCE_SECONDS_MAX:g} s",
+                        detail=f"offsets [{done}, {end}) were still to be read",
+                    )
+                if offsets:
+                    parts.append(np.array([offset for offset in offsets if start <= offset < end], np.int64))
+                reached = end if ended else min(end, offsets[-1] + 1) if offsets else done
+                progress(reached - done)
+                done = reached
+        finally:
+            self._consumer.unassign()
+        return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
     def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:
-        return record_times(self.spec, offsets, seconds_max)
+        if not offsets:
+            return {}
+        places = {key: TopicPartition(key.topic, key.number, offset) for key, offset in offsets.items()}
+        times: dict[Partition, float] = {}
+        # Retention may pass an offset meanwhile.
+        for partition, event in _first_events(self.spec, {"auto.offset.reset": "earliest"}, places, seconds_max):
+            kind, at_ms = event.timestamp()
+            if event.error() is None and kind != TIMESTAMP_NOT_AVAILABLE:
+                times[partition] = at_ms / 1000
+        return times
 
-    def show(self, positions: Mapping[Partition, int]) -> ShowReport:
+    def show(self, positions: Mapping[Partition, int]) -> Mapping[Partition, str]:
         return mirror(self, self.spec.group, positions)
 
     def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
@@ -108,47 +140,6 @@ class KafkaLog(KafkaTopics):
             self._consumer.close()
             self._consumer = None
         super().close()
-
-
-def open_consumer(spec: KafkaLogSpec, settings: Mapping[str, str] = _OFFSET_SETTINGS) -> Consumer:
-    """A consumer that joins no group and commits nothing; UserError for settings that the client does not take."""
-    try:
-        return Consumer({**reading_settings(spec), **settings}, logger=QuietLog(logger))
-    except KafkaException as error:
-        raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
-
-
-# offsets of records
-
-
-def record_offsets(
-    consumer: Consumer, bootstrap: str, partition: Partition, start: int, end: int, progress: OffsetProgress
-) -> Offsets:
-    """The offsets of all records in `[start, end)`; `progress` gets how many more of the range are done."""
-    if start >= end:
-        return np.empty(0, np.int64)
-    consumer.assign([TopicPartition(partition.topic, partition.number, start)])
-    parts: list[Offsets] = []
-    done, answered_at = start, time.monotonic()
-    try:
-        while done < end:
-            messages = consumer.consume(MESSAGES_PER_CALL, _CALL_SECONDS)
-            offsets, ended = _offsets(messages, bootstrap, partition)
-            if offsets or ended:
-                answered_at = time.monotonic()
-            elif time.monotonic() - answered_at > SILENCE_SECONDS_MAX:
-                raise TransientError(
-                    f"Kafka at {bootstrap} gave no record of {partition} for {SILENCE_SECONDS_MAX:g} s",
-                    detail=f"offsets [{done}, {end}) were still to be read",
-                )
-            if offsets:
-                parts.append(np.array([offset for offset in offsets if start <= offset < end], np.int64))
-            reached = end if ended else min(end, offsets[-1] + 1) if offsets else done
-            progress(reached - done)
-            done = reached
-    finally:
-        consumer.unassign()
-    return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
 
 def _offsets(messages: list[Message], bootstrap: str, partition: Partition) -> tuple[list[int], bool]:
@@ -175,7 +166,7 @@ def _first_events(
     """A record, the end of the log, or a reset for any cause; a partition that does not answer in time is absent."""
     waiting = {(partition.topic, partition.number): partition for partition in places}
     deadline = time.monotonic() + seconds_max
-    consumer = open_consumer(spec, settings)
+    consumer = open_client(Consumer, {**reading_settings(spec), **settings})
     try:
         consumer.assign(list(places.values()))
         while waiting and time.monotonic() < deadline:
@@ -200,20 +191,6 @@ def _is_answer(event: Message, bootstrap: str) -> bool:
     if error.code() != UNUSED_GROUP_DENIED and (not error.retriable() or error.fatal()):
         raise error_of(fault_of(error), bootstrap, f"topic {event.topic()}")
     return False
-
-
-def record_times(spec: KafkaLogSpec, offsets: Mapping[Partition, int], seconds_max: float) -> dict[Partition, float]:
-    """When the first record at or after each offset was made, see `Log.record_times`."""
-    if not offsets:
-        return {}
-    places = {key: TopicPartition(key.topic, key.number, offset) for key, offset in offsets.items()}
-    times: dict[Partition, float] = {}
-    # Retention may pass an offset meanwhile.
-    for partition, event in _first_events(spec, {"auto.offset.reset": "earliest"}, places, seconds_max):
-        kind, at_ms = event.timestamp()
-        if event.error() is None and kind != TIMESTAMP_NOT_AVAILABLE:
-            times[partition] = at_ms / 1000
-    return times
 
 
 # leader epochs

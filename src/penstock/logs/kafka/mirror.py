@@ -13,7 +13,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicParti
 
 from penstock.logs.kafka.faults import KafkaFault, fault_of
 from penstock.logs.kafka.topics import KafkaTopics
-from penstock.logs.log import Partition, ShowReport
+from penstock.logs.log import Partition
 
 COORDINATOR_SECONDS_MAX = 5.0
 COORDINATOR_PAUSE_SECONDS = 0.2
@@ -34,11 +34,14 @@ _REASONS = {
 }
 
 
-def mirror(log: KafkaTopics, group: str, positions: Mapping[Partition, int]) -> ShowReport:
-    """Move the group's offsets up to the positions, never down; TransientError if the broker does not answer."""
+def mirror(log: KafkaTopics, group: str, positions: Mapping[Partition, int]) -> dict[Partition, str]:
+    """Move the group's offsets up to the positions, never down; returns why some did not move.
+
+    TransientError if the broker does not answer.
+    """
     before = _committed(log, group, positions)
     if isinstance(before, KafkaFault):
-        return ShowReport(refused=_all_refused(log, group, positions, before))
+        return _all_refused(log, group, positions, before)
     ahead = [partition for partition, to in positions.items() if before.get(partition, 0) > to]
     refused = {partition: f"the group is already at {before[partition]}" for partition in ahead}
     moving = {key: to for key, to in positions.items() if key not in refused and before.get(key) != to}
@@ -48,7 +51,7 @@ def mirror(log: KafkaTopics, group: str, positions: Mapping[Partition, int]) -> 
     else:
         places = {(partition.topic, partition.number): partition for partition in moving}
         refused |= {places[place]: _reason(fault) for place, fault in faults.items()}
-    return ShowReport({partition: to for partition, to in moving.items() if partition not in refused}, refused)
+    return refused
 
 
 def mirrored(log: KafkaTopics, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:

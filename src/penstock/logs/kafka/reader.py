@@ -76,15 +76,9 @@ class PieceReader:
                     yield from self._read(self.pieces[number])
 
     def _read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        progress = _ReadProgress(piece)
-        interval_ms = int(1_000 * self.silence_seconds_max / _LOOKS_AT_PROGRESS)
-        settings = {**self.settings, "statistics.interval.ms": str(interval_ms)}
-        cursor: _PieceCursor | None = None
         # Its errors are not translated here: a client that does not open is a fault of the executor (`spark/failures`).
-        consumer = RawConsumer(settings, progress.read_statistics)
+        cursor = _PieceCursor(piece, self)
         try:
-            consumer.assign(piece.topic, piece.partition, piece.start)
-            cursor = _PieceCursor(piece, consumer, progress, self)
             yield from gathered(cursor.batches(), self.batch_bytes)
             cursor.check_identity()
             if cursor.mark is not None:
@@ -92,9 +86,7 @@ class PieceReader:
         except KafkaException as error:
             raise error_of(fault_of(error), self.settings["bootstrap.servers"], f"topic {piece.topic}") from error
         finally:
-            if cursor is not None:
-                cursor.close()
-            consumer.close()
+            cursor.close()
 
 
 @contextmanager
@@ -112,33 +104,18 @@ def _no_cycle_search() -> Iterator[None]:
             gc.enable()
 
 
-class _ReadProgress:
-    """When the read of a piece last made progress: by records, or by fetches that deliver none."""
-
-    def __init__(self, piece: Piece) -> None:
-        self._piece = piece
-        self._fetched_to: int | None = None
-        self.at = time.monotonic()
-
-    def read_statistics(self, text: str) -> None:
-        """The client passes over the records of aborted transactions: only its next offset to fetch shows it."""
-        fetched_to = next_offsets(text).get((self._piece.topic, self._piece.partition))
-        if fetched_to != self._fetched_to:
-            self._fetched_to = fetched_to
-            self.at = time.monotonic()
-
-
 class _PieceCursor:
-    """The progress of reading one piece."""
+    """The progress of reading one piece, with a consumer of its own until `close`."""
 
-    def __init__(self, piece: Piece, consumer: RawConsumer, progress: _ReadProgress, reader: PieceReader) -> None:
+    def __init__(self, piece: Piece, reader: PieceReader) -> None:
         self._piece = piece
-        self._consumer = consumer
-        self._progress = progress
         self._bootstrap = reader.settings["bootstrap.servers"]
         self._batch_bytes = reader.batch_bytes
         self._silence_seconds_max = reader.silence_seconds_max
         self._position = piece.start
+        self._fetched_to: int | None = None
+        self._progress_at = time.monotonic()
+        """When records last came, or a fetch that delivers none."""
         self.mark: EpochMark | None = None
         """The last record of the piece with its leader's epoch; None if there was none, or the log keeps no epochs."""
         self._topic_id = reader.topic_ids.get(piece.topic)
@@ -147,9 +124,13 @@ class _PieceCursor:
         self._requests: list[TopicIdRequest] = []
         self._denied: KafkaError | None = None
         """The group's refusal is raised only if nothing comes: then it is the best explanation."""
+        interval_ms = int(1_000 * reader.silence_seconds_max / _LOOKS_AT_PROGRESS)
+        settings = {**reader.settings, "statistics.interval.ms": str(interval_ms)}
+        self._consumer = RawConsumer(settings, self._read_statistics)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The records of the piece as they arrive."""
+        self._consumer.assign(self._piece.topic, self._piece.partition, self._piece.start)
         chunk = CHUNK_RECORDS
         while self._position < self._piece.end:
             messages = self._arrived(min(chunk, self._piece.end - self._position))
@@ -197,6 +178,14 @@ class _PieceCursor:
     def close(self) -> None:
         while self._requests:
             self._requests.pop().close()
+        self._consumer.close()
+
+    def _read_statistics(self, text: str) -> None:
+        """The client passes over the records of aborted transactions: only its next offset to fetch shows it."""
+        fetched_to = next_offsets(text).get((self._piece.topic, self._piece.partition))
+        if fetched_to != self._fetched_to:
+            self._fetched_to = fetched_to
+            self._progress_at = time.monotonic()
 
     def _arrived(self, count_max: int) -> Messages | None:
         """The records that the client has fetched; waits only for the first.
@@ -205,8 +194,8 @@ class _PieceCursor:
         """
         arrived = self._consumer.consume(count_max, _WAIT_SECONDS)
         if arrived is not None:
-            self._progress.at = time.monotonic()
-        elif time.monotonic() - self._progress.at > self._silence_seconds_max:
+            self._progress_at = time.monotonic()
+        elif time.monotonic() - self._progress_at > self._silence_seconds_max:
             if self._denied is not None:
                 raise error_of(fault_of(self._denied), self._bootstrap, f"topic {self._piece.topic}")
             raise TransientError(

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from penstock.errors import InvariantError, PenstockError, TransientError, UserError
-from penstock.logs.log import Partition, ShowReport, SliceShrankError
+from penstock.logs.log import Partition, SliceShrankError
 from penstock.logs.wal.records import (
     RECORDS_TYPE,
     Appended,
@@ -92,13 +92,12 @@ class WalClient(AbstractContextManager["WalClient"]):
             if start == before:
                 raise SliceShrankError(f"{topic}/{number} ends at {start}, before {end}")
 
-    def report(self, job: str, positions: Mapping[Partition, int], reset: bool = False) -> ShowReport:
-        """Report the committed positions of a job: which moved, and why others did not."""
+    def report(self, job: str, positions: Mapping[Partition, int], reset: bool = False) -> dict[Partition, str]:
+        """Report the committed positions of a job; returns why some did not move."""
         body = msgspec.json.encode(list(positions.items()))
-        before = self._call(list[int | None], "PUT", ["jobs", job], {"reset": 1} if reset else {}, body)
-        kept = {} if reset else {key: at for key, at in zip(positions, before, strict=True) if at is not None}
-        refused = {partition: f"already at {at}" for partition, at in kept.items() if at > positions[partition]}
-        return ShowReport({key: to for key, to in positions.items() if to > kept.get(key, -1)}, refused)
+        present = self._call(list[int], "PUT", ["jobs", job], {"reset": 1} if reset else {}, body)
+        places = zip(positions.items(), present, strict=True)
+        return {partition: f"already at {at}" for (partition, to), at in places if at > to}
 
     def forget_job(self, job: str) -> None:
         """Unregister a job: what only it still needed may be deleted."""

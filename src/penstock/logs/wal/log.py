@@ -19,18 +19,7 @@ from penstock.job.spec import JobSpec, LogSpec, Secret
 from penstock.job.topics import complete_topics
 from penstock.job.values import Parsed, text
 from penstock.logs.batches import ROWS_MAX
-from penstock.logs.log import (
-    Bounds,
-    Log,
-    OffsetProgress,
-    Offsets,
-    Partition,
-    Piece,
-    ShowReport,
-    Slice,
-    pieces_of,
-    start_offset,
-)
+from penstock.logs.log import Bounds, Log, OffsetProgress, Offsets, Partition, Piece, Slice, pieces_of, start_offset
 from penstock.logs.wal.client import WalClient, is_address, is_token
 from penstock.logs.wal.records import NAME, RECORD_BYTES_MAX
 
@@ -184,7 +173,7 @@ class WalLog(Log):
                 times[partition] = append.at_ms / 1000
         return times
 
-    def show(self, positions: Mapping[Partition, int]) -> ShowReport:
+    def show(self, positions: Mapping[Partition, int]) -> Mapping[Partition, str]:
         return self._client.report(self.spec.group, positions)
 
     def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:

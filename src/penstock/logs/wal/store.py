@@ -233,7 +233,7 @@ class WalStore:
         return msgspec.msgpack.encode(appends)
 
     def report(self, job: str, positions: Sequence[tuple[Partition, int]], reset: bool = False) -> list[int | None]:
-        """Note committed positions, and trim below them; returns those that were noted before.
+        """Note committed positions, and trim below them; returns the positions of these partitions from then on.
 
         They only advance, unless the job begins again (`reset`). A job holds every partition of a topic from its first
         position there on: one without a position counts as unread.
@@ -250,8 +250,9 @@ class WalStore:
                 if before is None or position > before or reset:
                     row = (job, partition.topic_id, partition.number, position)
                     self._db.execute("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?)", row)
+                    state.positions[job] = position
             self._trim_expired()
-        return [states[partition].positions.get(job) for partition, _ in positions]
+        return [states[partition].positions[job] for partition, _ in positions]
 
     def forget_job(self, job: str) -> None:
         """Unregister a job: what only it still needed may be deleted."""

@@ -12,9 +12,9 @@ from typing import cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from penstock.claims.member.consumer.acks import Acks
-from penstock.errors import PenstockError, UserError
+from penstock.errors import PenstockError
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.admin import QuietLog, logger
+from penstock.logs.kafka.admin import open_client
 from penstock.logs.kafka.faults import OUT_OF_RANGE, TOPIC_DENIED, error_of, fault_of
 from penstock.logs.kafka.reader import next_offsets
 from penstock.logs.kafka.settings import librdkafka_settings
@@ -147,18 +147,12 @@ class StreamReader:
             "statistics.interval.ms": int(1_000 * UNANSWERED_SECONDS_MAX / _LOOKS_AT_PROGRESS),
             "stats_cb": self._read_statistics,
         }
-        self._consumer = self._open()
-
-    def _open(self) -> Consumer:
-        try:
-            return Consumer(self._settings, logger=QuietLog(logger))
-        except KafkaException as error:
-            raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
+        self._consumer = open_client(Consumer, self._settings)
 
     def replace_consumer(self) -> None:
         """Go on with a new consumer, where the present one stopped: `follow` assigns what is read."""
         self._consumer.close()
-        self._consumer = self._open()
+        self._consumer = open_client(Consumer, self._settings)
         for stream in self._followed.values():
             stream.unanswered_seconds = 0.0
         self._followed.clear()
