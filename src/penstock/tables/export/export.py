@@ -252,11 +252,11 @@ class Export(ExportTable):
         for piece in batch.slices:
             partition, counts = piece.partition, begins[piece.partition]
             place = partition.topic, partition.number
-            starts = tuple(part.start for part in pieces if (part.topic, part.partition) == place)
+            tasks = sum((part.topic, part.partition) == place for part in pieces)
             takes = {name: self.logs.taken_from(name, partition, start) for name, start in counts.items()}
             after = self.logs.files_ends(counts, partition)
             routed[partition] = RoutedSlice(
-                partition.topic_id, piece.start, piece.end, starts, takes, counts, main, after=after
+                partition.topic_id, piece.start, piece.end, tasks, takes, counts, main, after=after
             )
         return routed
 

@@ -27,7 +27,7 @@ from penstock.lake.delta.table import Change, DeltaLog, find_table, open_or_crea
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Partition
 from penstock.storage import Storage, open_storage
-from penstock.tables.export.names import ExportPaths, name_space
+from penstock.tables.export.names import name_space
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import EVENT_MS, Days, ExportState, parse_days, parse_state, routing_key, type_key
 
@@ -51,7 +51,11 @@ class ExportLogs:
         self.is_plain = job.table.format == "parquet"
         self.root = job.table.path.rstrip("/")
         self.storage = storage or open_storage(job.table.path, job.table.storage_options)
-        self.places = ExportPaths(job.name)
+        self.home = f"_penstock/{job.name}"
+        """The folder with the job log, below the root like the others."""
+        self.staged = f"{self.home}/staged"
+        self.types = f"{self.home}/types"
+        """With the logs of types in plain files."""
         self.unreadable: dict[str, str] = {}
         """Types whose logs could not be opened, with the reason: they fail alone."""
         self._job_log: DeltaLog | None = None
@@ -65,7 +69,7 @@ class ExportLogs:
     # the job log
 
     def job_place(self) -> TablePlace:
-        path = f"{self.root}/{self.places.home}"
+        path = f"{self.root}/{self.home}"
         return TablePlace(path, storage_options=self.export.storage_options, numbers=(EVENT_MS,))
 
     def find_job_log(self) -> DeltaLog | None:
@@ -111,7 +115,7 @@ class ExportLogs:
     def type_place(self, name: str) -> TablePlace:
         job_log = self.find_job_log()
         return TablePlace(
-            f"{self.root}/{self.places.types}/{name}" if self.is_plain else f"{self.root}/{name}",
+            f"{self.root}/{self.types}/{name}" if self.is_plain else f"{self.root}/{name}",
             storage_options=self.export.storage_options,
             partition_by=(DAY_FOLDER, STAGED) if self.is_plain else (DAY_FOLDER,),
             files_url=self.root if self.is_plain else "",

@@ -112,7 +112,7 @@ def read_type(table: ExportTable, name: str, log: DeltaLog, ends: Mapping[Partit
     visible = {entry.path for entry in visible_files(logs, name)} if logs.is_plain else set()
     facts = read_facts(logs.job, log)
     files = log.active_files()
-    staged = {entry.path for entry in logs.storage.list(f"{logs.places.staged}/{name}")} if logs.is_plain else set()
+    staged = {entry.path for entry in logs.storage.list(f"{logs.staged}/{name}")} if logs.is_plain else set()
     pending = any(table.finishing.source_of(name, file) in staged for file in files)
     # A compaction whose file is pending has still to delete what it replaces.
     unnamed = () if pending else logs.storage.sizes(visible - {file.path for file in files})
@@ -235,7 +235,7 @@ def _rewrite(logs: ExportLogs) -> Rewrite:
     def rewrite(piece: Slice, rows_url: str, quarantine_url: str) -> Stage:
         partition = piece.partition
         starts = dict.fromkeys(takes, piece.start)
-        routed = RoutedSlice(partition.topic_id, piece.start, piece.end, (piece.start,), starts)
+        routed = RoutedSlice(partition.topic_id, piece.start, piece.end, 1, starts)
         flow = fanout_flow(logs, "verify", {(partition.topic, partition.number): routed}, quarantine_url)
         return fanout_stage(replace(flow, root_url=rows_url, staged_folder="", storage_options={}))
 

@@ -148,7 +148,7 @@ def fanout_flow(
         days=job.table.days,
         now_ms=int(environment.now() * 1000),
         root_url=job.table.path,
-        staged_folder=logs.places.staged if logs.is_plain else "",
+        staged_folder=logs.staged if logs.is_plain else "",
         quarantine_url=quarantine_url,
         slices=slices,
         failpoint=environment.failpoint,
@@ -288,7 +288,7 @@ def replayed_slice(logs: ExportLogs, piece: Slice) -> RoutedSlice:
     left = {name: state.of(partition).position_of(name) or 0 for name in names}
     takes = {name: piece.start for name in names if name not in logs.unreadable}
     after = logs.files_ends(takes, partition)
-    return RoutedSlice(partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=left, after=after)
+    return RoutedSlice(partition.topic_id, piece.start, piece.end, 1, takes, left=left, after=after)
 
 
 def _offsets(listed: Iterable[ReplayedOffsets]) -> dict[Partition, Ranges]:

@@ -133,7 +133,7 @@ class Lake:
         partition = piece.partition
         logs = self.root.logs if table is None else table.logs
         taken_from = {name: logs.taken_from(name, partition, start) for name, start in takes.items()}
-        routed = RoutedSlice(partition.topic_id, piece.start, piece.end, (piece.start,), taken_from, takes, main)
+        routed = RoutedSlice(partition.topic_id, piece.start, piece.end, 1, taken_from, takes, main)
         slices = {(partition.topic, partition.number): routed}
         flow = fanout_flow(logs, new_batch_id(), slices, str(self.quarantine))
         shares: dict[str, Share] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from collections import Counter
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from msgspec.structs import replace
 
 from penstock.environment import Environment
 from penstock.errors import UserError
@@ -183,13 +183,14 @@ def compact(root: ExportRoot, all_days: bool = True) -> None:
     assert report.files_added and not report.failed
 
 
-def rewrite_footer(path: Path, **facts: object) -> None:
+def rewrite_footer(path: Path, **facts: Any) -> None:
     """The same rows under another footer."""
     table = pq.ParquetFile(path).read()
-    merged = {**footer_of(path), **facts}
+    footer = footer_of(path)
+    footer = replace(footer, written=(replace(footer.written[0], **facts),))
     with pq.ParquetWriter(path, table.schema) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({"penstock": json.dumps({k: v for k, v in merged.items() if v is not None})})
+        writer.add_key_value_metadata(footer.as_metadata)
 
 
 def data(root: ExportRoot, name: str, day: str, file: str) -> Path:
@@ -644,7 +645,7 @@ def test_ranges_planned_before_others_landed_stop_the_rebuild(tmp_path: Path) ->
     """Processes that share a partition do not know the slice before theirs when they write."""
     export = tracked_export(tmp_path)
     lose_all(export.root)
-    rewrite_footer(data(export.root, "click", MONDAY, "shop.0.29.parquet"), after=None)
+    rewrite_footer(data(export.root, "click", MONDAY, "shop.0.29.parquet"), after=0)
     (problem,) = problems(export.root)
     assert problem.endswith(f"rows of click are missing or duplicated near click/day={MONDAY}/shop.0.29.parquet")
 
