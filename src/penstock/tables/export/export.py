@@ -19,7 +19,7 @@ from penstock.plan import records_per_batch_max
 from penstock.quarantine.table import Quarantine
 from penstock.staging.reports import Gathered
 from penstock.tables.export.catch_up import CatchUpBatch, idle_event_times, is_rotation_due, next_catch_up
-from penstock.tables.export.commits import Commits, RoutedPart
+from penstock.tables.export.commits import RoutedPart, handshake, land_job, land_types, refusals
 from penstock.tables.export.finishing import Finishing, claim_names
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.markers import DayMarkers
@@ -71,7 +71,6 @@ class ExportTable:
         self.environment = logs.environment
         self.markers = DayMarkers(logs)
         self.finishing = Finishing(logs, self.markers)
-        self.commits = Commits(logs, self.markers)
 
     def finish_renames(self, names: Collection[str] | None = None) -> dict[str, str]:
         """Rename staged files of earlier commits; returns the types that cannot be finished, with the reason."""
@@ -106,7 +105,7 @@ class Export(ExportTable):
         return self.logs.job_log.state(partitions)
 
     def commit(self, proposal: Proposal) -> Outcome:
-        return self.commits.handshake(proposal)
+        return handshake(self.logs, proposal)
 
     def shown_position(self, partition: Partition) -> int:
         return self.logs.cached_state().of(partition).position_of() or 0
@@ -183,7 +182,7 @@ class Export(ExportTable):
             for partition, event_ms in idle.items()
         ]
         if parts:
-            self.commits.handshake(Proposal(self.job.name, new_batch_id(), tuple(parts)))
+            handshake(self.logs, Proposal(self.job.name, new_batch_id(), tuple(parts)))
 
     def _lost_records(self, state: ExportState, bounds: Mapping[Partition, Bounds]) -> dict[str, str]:
         """The types of which the log lost deferred records: they stop, unless `on.gap` allows gaps (I7)."""
@@ -281,7 +280,7 @@ class Export(ExportTable):
         parts = [self._part(piece, tokens[piece.partition], staged) for piece in batch.slices]
         # Refuses a process that lost its claim before types take its files.
         self.logs.job_log.refresh()
-        refused = self.commits.refusals(parts)
+        refused = refusals(self.logs, parts)
         parts = [part for part in parts if part.partition not in {refusal.partition for refusal in refused}]
         if not parts:
             return Landed(Outcome(None, (), refused))
@@ -290,7 +289,7 @@ class Export(ExportTable):
         names = {name for part in parts for name, share in part.written.items() if share.files} - {*failed}
         failed |= {name: reason for name in sorted(names) if (reason := self.finishing.probe(name)) is not None}
         self.environment.at_step("checked")
-        landed = self.commits.land_types(batch.id, [part.without(failed) for part in parts])
+        landed = land_types(self.markers, batch.id, [part.without(failed) for part in parts])
         failed |= landed.failed
         parts = [part.without(failed) for part in parts]
         failed |= self.finishing.finish(
@@ -304,7 +303,7 @@ class Export(ExportTable):
         self._outcomes.update((name, False) for name in failed)
         written = landed.landed.keys() - failed.keys()
         self._outcomes.update((name, True) for name in written)
-        outcome = self.commits.land(batch.id, parts, landed.moved)
+        outcome = land_job(self.logs, batch.id, parts, landed.moved)
         self.environment.at_step("committed")
         self.quarantine.append(outcome.accepted, landed.landed)
         outcome = replace(outcome, refused=(*refused, *outcome.refused))

@@ -28,14 +28,7 @@ from penstock.logs.log import Partition
 from penstock.storage import Entry, NotFoundError, Storage
 from penstock.tables.export.logs import LOST, STAGED, ExportLogs
 from penstock.tables.export.markers import DayMarkers
-from penstock.tables.export.names import (
-    CLAIMS,
-    SUFFIX,
-    claim_of,
-    day_folder,
-    output_owner,
-    parse_final_name,
-)
+from penstock.tables.export.names import CLAIMS, SUFFIX, claim_of, day_folder, output_owner, parse_final_name
 from penstock.tables.export.state import Day
 
 RENAMES_AT_ONCE = 16
@@ -117,7 +110,11 @@ class Finishing:
         at_step, storage = self.logs.environment.at_step, self.logs.storage
         try:
             if parse_compacted_name(rename.source) is not None:
-                self._delete_replaced(rename)
+                # The files that it replaces go before it becomes visible.
+                for path in read_footer(storage, rename.source)[0].inputs:
+                    at_step("removing")
+                    storage.delete(path)
+                at_step("removed")
             at_step("renaming")
             if not storage.rename_if_absent(rename.source, rename.target):
                 source_bytes, target_bytes = storage.size_bytes(rename.source), storage.size_bytes(rename.target)
@@ -131,15 +128,6 @@ class Finishing:
         except PenstockError as error:
             return error.primary
         return None
-
-    def _delete_replaced(self, rename: Rename) -> None:
-        """Delete the files that a compacted file replaces, before it becomes visible."""
-        storage = self.logs.storage
-        footer, _ = read_footer(storage, rename.source)
-        for path in footer.inputs:
-            self.logs.environment.at_step("removing")
-            storage.delete(path)
-        self.logs.environment.at_step("removed")
 
     def probe(self, name: str) -> str | None:
         """Why plain files cannot be put into the folder of a type; None if they can."""

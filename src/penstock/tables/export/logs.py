@@ -195,7 +195,8 @@ class ExportLogs:
     def columns_of(self, name: str) -> pa.Schema | None:
         """The columns of a type's files; None while they are not known."""
         log = self.find_type_log(name)
-        return None if log is None else pa.schema([column for column in log.schema if column.name not in _PARTITIONS])
+        names = (DAY_FOLDER, STAGED)
+        return None if log is None else pa.schema([column for column in log.schema if column.name not in names])
 
     def decoded_of(self, name: str) -> pa.Schema | None:
         """The fields of a type's records, as the job file spells them where it names them."""
@@ -224,15 +225,15 @@ class ExportLogs:
         log = self.find_type_log(name)
         if log is None or len(fit(log.schema, columns, "add", log.spec.path)):
             place = self.type_place(name)
-            log = open_or_create(place, self.job.name, columns, "add", self.environment)
-            self._logs[name] = log
+            self._logs[name] = open_or_create(place, self.job.name, columns, "add", self.environment)
 
     # types
 
     def agree_on_types(self) -> None:
         """Create the logs that are missing, and enter the routing and the types that the job log does not know yet."""
         state = self.state()
-        self._refuse_lost_logs(state)
+        for fault in self.lost_logs(state):
+            raise UserError(fault, detail="its records would be written again, or be missing", hint=LOST)
         self.create_job_log()
         self.type_logs()
         for name in self.export.types:
@@ -285,13 +286,8 @@ class ExportLogs:
                 hint="run the job to its end with the job file as it was (`penstock run --once`), and change it then",
             )
 
-    def _refuse_lost_logs(self, state: ExportState) -> None:
-        """Records would be written again, or be missing (RULES E6)."""
-        for fault in self.lost_logs(state):
-            raise UserError(fault, detail="its records would be written again, or be missing", hint=LOST)
-
     def lost_logs(self, state: ExportState) -> Iterator[str]:
-        """What shows that the job log, or the log of a type, was deleted or replaced."""
+        """What shows that the job log, or the log of a type, was deleted or replaced (RULES E6)."""
         for name, log in self.type_logs().items() if not state.partitions else ():
             if self.job.name in jobs_with_positions(log.transactions()):
                 yield f"the log of type {name} has positions of the job {self.job.name}, whose own log is missing"
@@ -299,9 +295,6 @@ class ExportLogs:
             is_lost = entered and name in self.export.types and self.log_id(name) != entered
             if is_lost and name not in self.unreadable:
                 yield f"the log of type {name} is not the one that the job wrote: it was deleted or replaced"
-
-
-_PARTITIONS = frozenset({DAY_FOLDER, STAGED})
 
 
 def type_totals(logs: ExportLogs, partition: Partition) -> Totals:
