@@ -21,7 +21,7 @@ from penstock.job.spec import DAY_FOLDER
 from penstock.lake.delta.files import StagedFileGoneError, check_staged
 from penstock.lake.delta.keys import flow_key
 from penstock.lake.delta.table import DeltaLog, SchemaMovedError
-from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, SlicePart, StartPart, split
+from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, SlicePart, split
 from penstock.lake.state import Numbers
 from penstock.logs.log import EpochMark, Partition, Slice
 from penstock.tables.export.logs import FILES_END, STAGED, ExportLogs
@@ -198,18 +198,6 @@ def refusals(logs: ExportLogs, parts: Sequence[RoutedPart]) -> tuple[Refusal, ..
     state = logs.cached_state()
     logs.refuse_unnamed_types(state)
     return split(parts, lambda part: _refusal(part, state.of(part.partition))).refused
-
-
-def handshake(logs: ExportLogs, proposal: Proposal) -> Outcome:
-    """Start and fence partitions; new ones enter at the present watermark."""
-
-    def revise() -> Proposal:
-        mark = logs.cached_state().present_watermark()
-        entering = Numbers() if mark is None else Numbers(peaks={EVENT_MS: mark})
-        parts = (replace(part, numbers=entering) if isinstance(part, StartPart) else part for part in proposal.parts)
-        return replace(proposal, parts=tuple(parts))
-
-    return logs.job_log.commit_revised(revise)
 
 
 def _part(logs: ExportLogs, part: RoutedPart, state: ExportState) -> tuple[SlicePart | FencePart, dict[str, int]]:

@@ -12,19 +12,18 @@ from penstock.errors import PenstockError, TransientError
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.manifest import Counts, EpochMarks
 from penstock.flow.write.report import Share
-from penstock.lake.proposal import FencePart, Outcome, Proposal
+from penstock.lake.proposal import FencePart, Outcome, Proposal, StartPart
 from penstock.lake.state import Numbers, TableState
 from penstock.logs.log import Batch, Bounds, Partition, Piece, Slice
 from penstock.plan import records_per_batch_max
 from penstock.quarantine.table import Quarantine
 from penstock.staging.reports import Gathered
 from penstock.tables.export.catch_up import CatchUpBatch, idle_event_times, is_rotation_due, next_catch_up
-from penstock.tables.export.commits import RoutedPart, handshake, land_job, land_types, refusals
+from penstock.tables.export.commits import RoutedPart, land_job, land_types, refusals
 from penstock.tables.export.finishing import Finishing, claim_names
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.markers import DayMarkers
 from penstock.tables.export.monitoring import (
-    CatchUpPlanned,
     Outcomes,
     RecordsVanished,
     TypeCannotBeWritten,
@@ -79,9 +78,8 @@ class ExportTable:
         return {name: reason for name, reason in unreadable if names is None or name in names} | failed
 
     def put_markers(self, names: Iterable[str]) -> None:
-        """Mark the complete days of types."""
         self.logs.state()
-        self.markers.put(names, self.finishing.pending_days)
+        self.markers.put(names, lambda name: {rename.day for rename in self.finishing.pending([name])})
 
 
 class Export(ExportTable):
@@ -105,7 +103,16 @@ class Export(ExportTable):
         return self.logs.job_log.state(partitions)
 
     def commit(self, proposal: Proposal) -> Outcome:
-        return handshake(self.logs, proposal)
+        """Start and fence partitions; new ones enter at the present watermark."""
+        fences = [part for part in proposal.parts if not isinstance(part, StartPart)]
+
+        def revise() -> Proposal:
+            mark = self.logs.cached_state().present_watermark()
+            entering = Numbers() if mark is None else Numbers(peaks={EVENT_MS: mark})
+            entered = (replace(part, numbers=entering) for part in proposal.parts if isinstance(part, StartPart))
+            return replace(proposal, parts=(*entered, *fences))
+
+        return self.logs.job_log.commit_revised(revise)
 
     def shown_position(self, partition: Partition) -> int:
         return self.logs.cached_state().of(partition).position_of() or 0
@@ -182,7 +189,7 @@ class Export(ExportTable):
             for partition, event_ms in idle.items()
         ]
         if parts:
-            handshake(self.logs, Proposal(self.job.name, new_batch_id(), tuple(parts)))
+            self.commit(Proposal(self.job.name, new_batch_id(), tuple(parts)))
 
     def _lost_records(self, state: ExportState, bounds: Mapping[Partition, Bounds]) -> dict[str, str]:
         """The types of which the log lost deferred records: they stop, unless `on.gap` allows gaps (I7)."""
@@ -246,7 +253,7 @@ class Export(ExportTable):
         Each begins at its offset in the job log. Those that are ahead skip what they have.
         """
         main = not isinstance(batch, CatchUpBatch)
-        begins = self._begins(batch)
+        begins = batch.takes if isinstance(batch, CatchUpBatch) else self._begins(batch)
         routed = {}
         for piece in batch.slices:
             partition, counts = piece.partition, begins[piece.partition]
@@ -260,11 +267,7 @@ class Export(ExportTable):
         return routed
 
     def _begins(self, batch: Batch) -> Mapping[Partition, Mapping[str, int]]:
-        """The types of each slice with their offsets; a new one is for all but those that lag, fail or are not due."""
-        if isinstance(batch, CatchUpBatch):
-            names = sorted({name for takes in batch.takes.values() for name in takes})
-            self.environment.listener.event(CatchUpPlanned(types=names, offsets=batch.offsets))
-            return batch.takes
+        """The types of each new slice with their offsets: all but those that lag, fail or are not due."""
         state, paused, types = self.logs.state(), self._paused(self.environment.now()), self.spec.types.items()
         ready = [name for name, spec in types if name not in paused and (batch.flush or not spec.rotation)]
         return {

@@ -78,10 +78,6 @@ class Finishing:
     def _rename(self, name: str, path: str, day: object, staged: object) -> Rename:
         return Rename(name, str(day), f"{self.logs.staged}/{name}/{staged}", path)
 
-    def pending_days(self, name: str) -> set[Day]:
-        """The days of a type that have files to be renamed."""
-        return {rename.day for rename in self.pending([name])}
-
     def source_of(self, name: str, file: ActiveFile) -> str:
         """The name under which an active file was staged."""
         return f"{self.logs.staged}/{name}/{file.values[-1]}"

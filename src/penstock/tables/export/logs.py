@@ -54,8 +54,6 @@ class ExportLogs:
         self.home = f"_penstock/{job.name}"
         """The folder with the job log, below the root like the others."""
         self.staged = f"{self.home}/staged"
-        self.types = f"{self.home}/types"
-        """With the logs of types in plain files."""
         self.unreadable: dict[str, str] = {}
         """Types whose logs could not be opened, with the reason: they fail alone."""
         self._job_log: DeltaLog | None = None
@@ -91,8 +89,7 @@ class ExportLogs:
     def create_job_log(self) -> DeltaLog:
         """The job log, created if it is missing."""
         if self.find_job_log() is None:
-            place = self.job_place()
-            self._job_log = open_or_create(place, self.job.name, _NO_COLUMNS, "add", self.environment)
+            self._job_log = open_or_create(self.job_place(), self.job.name, _NO_COLUMNS, "add", self.environment)
             # Type logs take the quarantine folder from the job log.
             self._logs.clear()
         return self.job_log
@@ -115,7 +112,7 @@ class ExportLogs:
     def type_place(self, name: str) -> TablePlace:
         job_log = self.find_job_log()
         return TablePlace(
-            f"{self.root}/{self.types}/{name}" if self.is_plain else f"{self.root}/{name}",
+            f"{self.root}/{self.home}/types/{name}" if self.is_plain else f"{self.root}/{name}",
             storage_options=self.export.storage_options,
             partition_by=(DAY_FOLDER, STAGED) if self.is_plain else (DAY_FOLDER,),
             files_url=self.root if self.is_plain else "",
@@ -265,7 +262,7 @@ class ExportLogs:
 
     def log_id(self, name: str) -> int:
         log = self.find_type_log(name)
-        return 0 if log is None else fingerprint(str(log.handle.metadata().id))
+        return 0 if log is None else fingerprint(log.id)
 
     def refuse_unnamed_types(self, state: ExportState) -> None:
         unnamed = sorted(state.types.keys() - self.export.types.keys())

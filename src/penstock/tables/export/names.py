@@ -42,7 +42,6 @@ def day_folder(name: str, day: Day) -> str:
 
 
 def final_name(space: str, partition: int, last_offset: int) -> str:
-    """The name of a data file."""
     return f"{space}{partition}.{last_offset}{SUFFIX}"
 
 

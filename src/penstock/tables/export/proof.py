@@ -152,16 +152,9 @@ def _job_slices(facts: TableFacts) -> tuple[States, Slices]:
 
 
 def _combined(logs: ExportLogs, partition: Partition, totals: Totals) -> Totals:
-    """The totals of all logs.
-
-    If the job log was restored, what it had counted before is unknown: it counts records of before only if it reads
-    them again, and its holes may have been records.
-    """
-    totals += type_totals(logs, partition)
-    if totals.restored:
-        read_again = min(max(totals.unaccounted, 0), totals.restored)
-        totals += Totals(restored=-read_again, holes=-totals.holes, gap=totals.holes)
-    return totals
+    """The totals of all logs. If the job log was restored, its holes may have been records."""
+    holes = totals.holes if totals.restored else 0
+    return totals + type_totals(logs, partition) + Totals(holes=-holes, gap=holes)
 
 
 def _type_source(table: ExportTable, of_type: TypeFacts) -> tuple[RowSource, int]:

@@ -12,7 +12,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial, reduce
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import SUFFIX
 from penstock.job.spec import DAY_FOLDER
 from penstock.lake.delta.keys import field_key, replay_key, topic_fingerprint, topic_key
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.proposal import Proposal, SlicePart
 from penstock.lake.state import Numbers
 from penstock.logs.log import Partition, Slice
@@ -33,7 +34,7 @@ from penstock.quarantine.table import Listings, discard, listed_marks
 from penstock.storage import Entry
 from penstock.tables.export.finishing import visible_files
 from penstock.tables.export.logs import FILES_END, STAGED, ExportLogs, type_totals
-from penstock.tables.export.names import day_folder, output_owner, parse_final_name, type_and_day
+from penstock.tables.export.names import output_owner, parse_final_name, type_and_day
 from penstock.tables.export.state import PartitionId, day_key, parse_state, type_key
 from penstock.tables.kind import RebuildReport
 
@@ -43,10 +44,10 @@ _QUARANTINE_NOTE = "records that were quarantined before are not replayed: they 
 
 def rebuild(logs: ExportLogs, partitions: Collection[Partition]) -> RebuildReport:
     """Restore the missing logs, or report what prevents it; `partitions` are those of the topics as they are now."""
-    away = f"move {logs.home}/_delta_log and {logs.types} away to restore all logs"
+    away = f"move {logs.home}/_delta_log and {logs.home}/types away to restore all logs"
     if logs.state().partitions:
         return RebuildReport((f"the job log is there: if a log is wrong, {away}",))
-    intact = _started_by_type(logs)
+    intact = {name: started for name, log in logs.type_logs().items() if (started := _started(log))}
     topic_ids = {topic_id for started in intact.values() for topic_id, _ in started}
     problems = [f"the log of type {name} cannot be read: {reason}" for name, reason in logs.unreadable.items()]
     entries = _data_files(logs)
@@ -72,20 +73,14 @@ def rebuild(logs: ExportLogs, partitions: Collection[Partition]) -> RebuildRepor
         )
     if problems:
         return RebuildReport(tuple(sorted(problems)))
-    types: dict[str, dict[str, int]] = {}
     for name in sorted({file.type for file in files}):
-        of_type = [file for file in files if file.type == name]
-        _create_log(logs, name, of_type)
-        types[name] = {"files": len(of_type), "rows": sum(file.committed.rows for file in of_type)}
-    return replace(_restore_job(logs, partitions), types=types)
+        _create_log(logs, name, [file for file in files if file.type == name])
+    return _restore_job(logs, partitions)
 
 
-def _started_by_type(logs: ExportLogs) -> dict[str, set[PartitionId]]:
-    """The partitions of which the logs of types have positions."""
-    states = {
-        name: parse_state(log.version, log.transactions(), log.job).started() for name, log in logs.type_logs().items()
-    }
-    return {name: started for name, state in states.items() if (started := {key for key, _ in state})}
+def _started(log: DeltaLog) -> set[PartitionId]:
+    """The partitions of which the log of a type has positions."""
+    return {key for key, _ in parse_state(log.version, log.transactions(), log.job).started()}
 
 
 def _data_files(logs: ExportLogs) -> list[Entry]:
@@ -133,8 +128,7 @@ def _read_file(logs: ExportLogs, entry: Entry) -> PlainFile | str | None:
 def _is_named(logs: ExportLogs, file: WrittenFile) -> bool:
     """Whether a file, which may be replaced by now, has the name that its footer gives it."""
     name = (logs.space_of(file.topic), file.number, file.last)
-    is_named = bool(file.run) or parse_final_name(file.path) == name
-    return is_named and file.path.startswith(f"{day_folder(file.type, file.day)}/")
+    return bool(file.run) or parse_final_name(file.path) == name
 
 
 def _problems(written: Sequence[WrittenFile]) -> Iterator[str]:
@@ -209,7 +203,7 @@ def _restore_job(logs: ExportLogs, partitions: Collection[Partition]) -> Rebuild
     extra = {type_key(job, name): logs.log_id(name) for name in logs.export.types} | {replay_key(job): run}
     positions, parts = {}, []
     topics = {partition.topic_id: partition.topic for partition in partitions}
-    for topic_id, number in sorted(set().union(*_started_by_type(logs).values())):
+    for topic_id, number in sorted(set().union(*map(_started, types.values()))):
         partition = Partition(topics[topic_id], topic_id, number)
         origins = [logs.counted(name, partition).origin for name in types]
         # Where no log of a type has a position, it is read from where the job began.

@@ -88,7 +88,6 @@ class ExportState:
         return Partition(next(names, "?"), *key)
 
     def started(self) -> Iterator[tuple[PartitionId, JobPartition]]:
-        """The started partitions."""
         return ((key, partition) for key, partition in self.partitions.items() if partition.position is not None)
 
     def watermark_of(self, name: str, now_ms: int | None = None) -> int | None:
@@ -118,7 +117,6 @@ def type_key(job: str, name: str) -> str:
 
 
 def routing_key(job: str) -> str:
-    """The key of the fingerprint of the routing."""
     return f"{job}#routing"
 
 
