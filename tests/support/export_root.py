@@ -14,13 +14,13 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.environment import Environment, new_batch_id
 from penstock.flow.route.fanout_flow import RoutedSlice
+from penstock.flow.route.footers import Footer, WrittenFile, read_footer
 from penstock.flow.write.manifest import Counts, StagedFile, ranges_of
 from penstock.flow.write.names import replayed_name, staged_name
 from penstock.flow.write.report import UNROUTED, Share
@@ -29,7 +29,7 @@ from penstock.lake.proposal import Outcome, Proposal, StartPart
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.quarantine.table import Quarantine
 from penstock.staging.reports import Gathered
-from penstock.storage import Storage
+from penstock.storage import Storage, open_storage
 from penstock.tables.export.catch_up import CatchUpBatch
 from penstock.tables.export.export import Export, WrittenShares
 from penstock.tables.export.finishing import claim_names
@@ -98,10 +98,9 @@ def job_file(
     return path
 
 
-def footer_of(path: Path) -> dict[str, Any]:
-    """The facts in the footer of a data file."""
-    loads: dict[str, Any] = json.loads(pq.read_metadata(path).metadata[b"penstock"])
-    return loads
+def footer_of(path: Path) -> Footer:
+    """The footer of a data file."""
+    return read_footer(open_storage(str(path.parent), {}), path.name)[0]
 
 
 def rows_in(lake: Path) -> Counter[Place]:
@@ -260,7 +259,7 @@ class ExportRoot:
             shares = {**shares, UNROUTED: Share(event_ms_max=noon_ms(watermark))}
         key = (piece.partition.topic, piece.partition.number)
         taken_from = {name: table.logs.taken_from(name, piece.partition, start) for name, start in takes.items()}
-        routed = RoutedSlice(piece.partition.topic_id, piece.start, piece.end, (piece.start,), taken_from, takes, main)
+        routed = RoutedSlice(piece.partition.topic_id, piece.start, piece.end, 1, taken_from, takes, main)
         gathered = Gathered({key: dict(shares)}, "", (), {})
         batch = Batch(new_batch_id(), (piece,)) if main else CatchUpBatch(new_batch_id(), (piece,))
         return table.land(
@@ -279,31 +278,27 @@ class ExportRoot:
         """Write the files of a slice, one for each piece, type and day, with the footers that tasks write."""
         batch = new_batch_id()
         shares: dict[str, Share] = {}
-        for piece in zip(pieces, [*pieces[1:], place[1]], strict=True):
+        for task, piece in enumerate(zip(pieces, [*pieces[1:], place[1]], strict=True)):
             of_piece = {key: [item for item in of if piece[0] <= item < piece[1]] for key, of in rows.items()}
             files = {key: of for key, of in of_piece.items() if of}
             for (name, day), offsets in files.items():
-                facts = {
-                    "v": 1,
-                    "job": self.job.name,
-                    "topic": partition.topic,
-                    "topic_id": partition.topic_id,
-                    "partition": partition.number,
-                    "slice": place,
-                    "piece": piece,
-                    "pieces": len(pieces),
-                    "batch": batch,
-                    "type": name,
-                    "day": day,
-                    "first": min(offsets),
-                    "last": max(offsets),
-                    "main": takes is None,
-                    "from": (takes or {}).get(name, place[0]),
-                    "after": self.logs.files_ends([name], partition).get(name),
-                    "types": Counter(key[0] for key in files),
-                }
+                written = WrittenFile(
+                    topic=partition.topic,
+                    topic_id=partition.topic_id,
+                    number=partition.number,
+                    batch=batch,
+                    type=name,
+                    day=day,
+                    start=(takes or {}).get(name, place[0]),
+                    end=place[1],
+                    last=max(offsets),
+                    after=self.logs.files_ends([name], partition).get(name, 0),
+                    task=str(task),
+                    tasks=len(pieces),
+                    types=Counter(key[0] for key in files),
+                )
                 staged = staged_name(partition.topic_id, partition.number, *place, uuid.uuid4().hex)
-                file = self._file(partition, staged, name, day, offsets, facts)
+                file = self._file(partition, staged, offsets, written)
                 share = Share(Counts(len(offsets), len(offsets)), min(offsets), None, {day: len(offsets)}, (file,))
                 shares[name] = shares[name] + share if name in shares else share
         return shares
@@ -313,38 +308,28 @@ class ExportRoot:
         shares: dict[str, Share] = {}
         for (name, day), offsets in rows.items():
             staged = replayed_name(str(run), uuid.uuid4().hex)
-            facts = {
-                "v": 1,
-                "kind": "replayed",
-                "job": self.job.name,
-                "topic": partition.topic,
-                "topic_id": partition.topic_id,
-                "partition": partition.number,
-                "batch": new_batch_id(),
-                "type": name,
-                "day": day,
-                "first": min(offsets),
-                "last": max(offsets),
-                "after": self.logs.files_ends([name], partition).get(name),
-                "run": run,
-                "offsets": ranges_of(offsets),
-            }
-            file = self._file(partition, staged, name, day, offsets, facts)
+            written = WrittenFile(
+                topic=partition.topic,
+                topic_id=partition.topic_id,
+                number=partition.number,
+                batch=new_batch_id(),
+                type=name,
+                day=day,
+                start=min(offsets),
+                end=max(offsets) + 1,
+                last=max(offsets),
+                after=self.logs.files_ends([name], partition).get(name, 0),
+                run=run,
+            )
+            file = self._file(partition, staged, offsets, written)
             counts, days = Counts(len(offsets), len(offsets)), {day: len(offsets)}
             share = Share(counts, min(offsets), None, days, (file,), replayed=ranges_of(offsets))
             shares[name] = shares[name] + share if name in shares else share
         return shares
 
-    def _file(
-        self,
-        partition: Partition,
-        staged: str,
-        name: str,
-        day: str,
-        offsets: Sequence[int],
-        facts: Mapping[str, Any],
-    ) -> StagedFile:
-        plain = f"{self.logs.places.staged}/{name}/{staged}"
+    def _file(self, partition: Partition, staged: str, offsets: Sequence[int], written: WrittenFile) -> StagedFile:
+        name, day = written.type, written.day
+        plain = f"{self.logs.staged}/{name}/{staged}"
         path = plain if self.logs.is_plain else f"{day_folder(name, day)}/{staged}"
         listed = [
             {
@@ -361,7 +346,7 @@ class ExportRoot:
         sink = io.BytesIO()
         with pq.ParquetWriter(sink, self.columns, store_schema=False) as writer:
             writer.write_table(table)
-            writer.add_key_value_metadata({"penstock": json.dumps(facts)})
+            writer.add_key_value_metadata(Footer(job=self.job.name, written=(written,)).as_metadata)
         data = sink.getvalue()
         self.logs.storage.put(path, data)
         stats = json.dumps({"numRecords": len(offsets)})

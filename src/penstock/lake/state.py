@@ -44,8 +44,12 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
     @property
     def unaccounted(self) -> int:
-        """Records read but not accounted for; negative if more are accounted for than were read."""
-        return self.read + self.restored - self.accounted
+        """Records read but not accounted for; negative if more are accounted for than were read.
+
+        A job that continues a restored log may read once more what was counted before.
+        """
+        missing = self.read + self.restored - self.accounted
+        return max(0, missing - self.restored) if missing > 0 else missing
 
     @property
     def conserved(self) -> bool:

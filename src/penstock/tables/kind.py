@@ -188,8 +188,6 @@ class RebuildReport:
     """What was restored: nothing if there are problems."""
 
     problems: tuple[str, ...] = ()
-    types: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Types whose logs were restored, with files and rows."""
     positions: Mapping[str, int] = field(default_factory=dict)
     """The positions of the job log, by partition."""
     notes: tuple[str, ...] = ()
@@ -202,8 +200,6 @@ class RebuildReport:
         return {"ok": self.ok, **asdict(self)}
 
     def lines(self) -> Iterator[str]:
-        for name, counts in self.types.items():
-            yield f"type {name}: restored from {counts['files']} files with {counts['rows']} rows"
         for partition, position in self.positions.items():
             yield f"{partition}: position {position}"
         yield from self.notes

@@ -88,5 +88,5 @@ def test_records_are_exported_to_s3_once_through_crash_compaction_and_vacuum(
     logs = ExportLogs(job_of(job, ExportSpec), Environment())
     vacuum(ExportTable(logs))
     assert offsets(root, s3) == Counter(places)
-    assert list(logs.storage.list(logs.places.staged)) == []
+    assert list(logs.storage.list(logs.staged)) == []
     assert verify(job).ok

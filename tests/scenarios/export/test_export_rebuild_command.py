@@ -32,7 +32,6 @@ def test_lost_logs_are_restored_and_problems_are_reported(tmp_path: Path, bootst
     done = CliRunner().invoke(app, ["rebuild", str(path), "--json"])
     output = json.loads(done.stdout)
     assert (done.exit_code, output["job"], output["ok"], output["problems"]) == (0, "shop", True, [])
-    assert output["types"] == {name: {"files": 2, "rows": 10} for name in ("click", "order")}
     assert output["positions"] == {str(partition): 20}
     assert root.open().state([partition]).of(partition).position == 20
     shutil.rmtree(root.lake / "_penstock")

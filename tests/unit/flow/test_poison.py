@@ -32,7 +32,7 @@ def two_types(folder: Path, poison: dict[int, str], piece: RoutedSlice | None = 
 
 
 def piece(takes: dict[str, int], main: bool = True) -> RoutedSlice:
-    return RoutedSlice(TOPIC_ID, 100, 1_000, (100,), takes, takes, main)
+    return RoutedSlice(TOPIC_ID, 100, 1_000, 1, takes, takes, main)
 
 
 def test_poison_goes_to_quarantine_for_its_type_and_the_others_are_written(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def gathered(**counts: Counts) -> Gathered:
 
 
 def flow(folder: Path) -> FanoutFlow:
-    piece = RoutedSlice(TOPIC_ID, 100, 200, (100,), {"taken": 100})
+    piece = RoutedSlice(TOPIC_ID, 100, 200, 1, {"taken": 100})
     return fanout_flow(folder, [type_flow("taken", SCHEMA), type_flow("behind", SCHEMA)], piece)
 
 

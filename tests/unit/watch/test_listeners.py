@@ -7,7 +7,6 @@ import pytest
 
 from penstock.events import AlertEnded, AlertRaised, Event, FieldsLeftOut, RulesMeasured, SliceRefused
 from penstock.tables.export.monitoring import (
-    CatchUpPlanned,
     DayComplete,
     DayMarkerFailed,
     TypeCannotBeWritten,
@@ -52,7 +51,6 @@ def test_an_alert_is_logged_when_it_begins_and_ends_but_not_every_measurement() 
         (AlertEnded("lag"), "alert ended", "info"),
         (TypeWrittenAgain("fs"), "type written again", "info"),
         (DayComplete("fs", "2026-01-01"), "day complete", "info"),
-        (CatchUpPlanned(["fs"], 1), "catch-up planned", "info"),
         (FieldsLeftOut(["a"], "name"), "fields left out", "warning"),
         (SliceRefused("events/0", "old"), "slice refused", "warning"),
     ],

@@ -58,7 +58,6 @@ class Fanout:
 
     def take(self, key: PartitionKey, part: pa.RecordBatch) -> None:
         """Take records of one partition in offset order."""
-        self._files.begin(key, part.column("offset")[0].as_py())
         part, poisoned = without_poison(part, self._flow.poison.get(key, {}))
         self._set_aside(key, poisoned)
         for routed in in_parts(self._router.route, self._without_tombstones(key, part)):

@@ -35,8 +35,8 @@ class TypeFlow:
 class RoutedSlice(NamedSlice):
     """What a batch does with one partition: which types take part, each from its offset on."""
 
-    pieces: tuple[int, ...]
-    """Where the tasks' pieces of the slice begin, ascending; a piece belongs to one task."""
+    tasks: int
+    """How many tasks read a piece of the slice."""
     takes: Mapping[str, int]
     """The types that are written, with the offset from which on; others are only counted."""
     counts: Mapping[str, int] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from penstock.job.spec import DAY_FOLDER
 from penstock.lake.delta.files import StagedFileGoneError, check_staged
 from penstock.lake.delta.keys import flow_key
 from penstock.lake.delta.table import DeltaLog, SchemaMovedError
-from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, SlicePart, StartPart, split
+from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, SlicePart, split
 from penstock.lake.state import Numbers
 from penstock.logs.log import EpochMark, Partition, Slice
 from penstock.tables.export.logs import FILES_END, STAGED, ExportLogs
@@ -96,146 +96,132 @@ class TypesLanded:
     """The slices that the logs of types took."""
 
 
-class Commits:
-    """The commits of a batch to the logs of types and to the job log, and those without rows."""
+# the logs of types
 
-    def __init__(self, logs: ExportLogs, markers: DayMarkers) -> None:
-        self._logs = logs
-        self._markers = markers
-        self._job = logs.job.name
 
-    # the logs of types
+def land_types(markers: DayMarkers, batch_id: str, parts: Sequence[RoutedPart]) -> TypesLanded:
+    """Commit every type that has records in the batch, in parallel."""
+    by_type: dict[str, list[RoutedPart]] = {}
+    for part in parts:
+        for name in filter(part.concerns, part.written):
+            by_type.setdefault(name, []).append(part)
+    result = TypesLanded()
+    with ThreadPoolExecutor(COMMITS_AT_ONCE) as pool:
+        list(pool.map(lambda name: _land_type(markers, name, batch_id, by_type[name], result), sorted(by_type)))
+    return result
 
-    def land_types(self, batch_id: str, parts: Sequence[RoutedPart]) -> TypesLanded:
-        """Commit every type that has records in the batch, in parallel."""
-        by_type: dict[str, list[RoutedPart]] = {}
-        for part in parts:
-            for name in filter(part.concerns, part.written):
-                by_type.setdefault(name, []).append(part)
-        result = TypesLanded()
-        with ThreadPoolExecutor(COMMITS_AT_ONCE) as pool:
-            list(pool.map(lambda name: self._land_type(name, batch_id, by_type[name], result), sorted(by_type)))
-        return result
 
-    def _land_type(self, name: str, batch_id: str, parts: Sequence[RoutedPart], result: TypesLanded) -> None:
-        partitions = {part.partition for part in parts}
-        try:
-            log = self._logs.find_type_log(name)
-            if log is None:
-                if name in self._logs.unreadable:
-                    result.failed[name] = self._logs.unreadable[name]
-                # Otherwise its columns are not known yet: the job log lists its bad records.
-                return
-            outcome = self._commit(name, log, batch_id, parts)
-        except SchemaMovedError:
-            result.moved.update(partitions)
-        except StagedFileGoneError:
-            raise
-        except PenstockError as error:
-            result.failed[name] = error.primary
-        else:
-            self._logs.environment.at_step("type_committed")
-            result.moved.update(partitions - {part.partition for part in outcome.accepted})
-            result.landed[name] = [part for part in outcome.accepted if isinstance(part, SlicePart)]
+def _land_type(markers: DayMarkers, name: str, batch_id: str, parts: Sequence[RoutedPart], result: TypesLanded) -> None:
+    logs = markers.logs
+    partitions = {part.partition for part in parts}
+    try:
+        log = logs.find_type_log(name)
+        if log is None:
+            if name in logs.unreadable:
+                result.failed[name] = logs.unreadable[name]
+            # Otherwise its columns are not known yet: the job log lists its bad records.
+            return
+        outcome = _commit(markers, name, log, batch_id, parts)
+    except SchemaMovedError:
+        result.moved.update(partitions)
+    except StagedFileGoneError:
+        raise
+    except PenstockError as error:
+        result.failed[name] = error.primary
+    else:
+        logs.environment.at_step("type_committed")
+        result.moved.update(partitions - {part.partition for part in outcome.accepted})
+        result.landed[name] = [part for part in outcome.accepted if isinstance(part, SlicePart)]
 
-    def _commit(self, name: str, log: DeltaLog, batch_id: str, parts: Sequence[RoutedPart]) -> Outcome:
-        """One commit to the log of a type: accepted only while the log has no record of the slice (RULES E1)."""
-        days = {day for part in parts for day in part.written[name].days}
 
-        def revise() -> Proposal:
-            state = log.cached_state([part.partition for part in parts])
-            slices = [self._slice(name, part, state.of(part.partition).position) for part in parts]
-            extra = {flow_key(self._job): self._logs.settings_of(name), **self._markers.late_numbers(name, days)}
-            return Proposal(self._job, batch_id, tuple(slices), extra)
+def _commit(markers: DayMarkers, name: str, log: DeltaLog, batch_id: str, parts: Sequence[RoutedPart]) -> Outcome:
+    """One commit to the log of a type: accepted only while the log has no record of the slice (RULES E1)."""
+    logs, days = markers.logs, {day for part in parts for day in part.written[name].days}
 
-        def prepare() -> None:
-            self._markers.hide(name, days)
-            if self._logs.is_plain:
-                check_staged(self._logs.storage, [file for part in parts for file in part.written[name].files])
+    def revise() -> Proposal:
+        state = log.cached_state([part.partition for part in parts])
+        slices = [_slice(logs, name, part, state.of(part.partition).position) for part in parts]
+        extra = {flow_key(logs.job.name): logs.settings_of(name), **markers.late_numbers(name, days)}
+        return Proposal(logs.job.name, batch_id, tuple(slices), extra)
 
-        return log.commit_revised(revise, self._logs.columns_of(name), prepare)
+    def prepare() -> None:
+        markers.hide(name, days)
+        if logs.is_plain:
+            check_staged(logs.storage, [file for part in parts for file in part.written[name].files])
 
-    def _slice(self, name: str, part: RoutedPart, position: int | None) -> SlicePart:
-        """The slice as a type sees it, from its last commit on: offsets without a record of the type are holes.
+    return log.commit_revised(revise, logs.columns_of(name), prepare)
 
-        A log whose position is beyond the start of the files has their rows already: it refuses the slice.
-        """
-        share, end, start = part.written[name], part.piece.end, part.routed.takes[name]
-        start = position if position is not None and position <= start else start
-        # Skipped records were counted by an earlier commit.
-        counts = replace(share.counts, read=share.counts.read - share.counts.skipped, skipped=0)
-        space, number = self._logs.space_of(part.partition.topic), part.partition.number
-        finals = [final_name(space, number, file.last_offset or 0) for file in share.files]
-        files = committed_files(self._logs, name, share.files, finals)
-        numbers = Numbers(latest={FILES_END: end}) if files else Numbers()
-        own = Slice(part.partition, start, end, start)
-        return SlicePart(own, 0, counts, files, share.quarantine_files, numbers=numbers, begins=position is None)
 
-    # the job log
+def _slice(logs: ExportLogs, name: str, part: RoutedPart, position: int | None) -> SlicePart:
+    """The slice as a type sees it, from its last commit on: offsets without a record of the type are holes.
 
-    def land(self, batch_id: str, parts: Sequence[RoutedPart], moved: Collection[Partition]) -> Outcome:
-        """Move positions, totals and lagging types, each partition for itself.
+    A log whose position is beyond the start of the files has their rows already: it refuses the slice.
+    """
+    share, end, start = part.written[name], part.piece.end, part.routed.takes[name]
+    start = position if position is not None and position <= start else start
+    # Skipped records were counted by an earlier commit.
+    counts = replace(share.counts, read=share.counts.read - share.counts.skipped, skipped=0)
+    space, number = logs.space_of(part.partition.topic), part.partition.number
+    finals = [final_name(space, number, file.last_offset or 0) for file in share.files]
+    files = committed_files(logs, name, share.files, finals)
+    numbers = Numbers(latest={FILES_END: end}) if files else Numbers()
+    own = Slice(part.partition, start, end, start)
+    return SlicePart(own, 0, counts, files, share.quarantine_files, numbers=numbers, begins=position is None)
 
-        Those in `moved` are planned again, unless the job has moved on too: then another process holds them.
-        """
-        refused: tuple[Refusal, ...] = ()
 
-        def revise() -> Proposal:
-            nonlocal refused
-            state = self._logs.cached_state()
-            refused = self.refusals(parts)
-            stale = {*moved, *(refusal.partition for refusal in refused)}
-            taken = [part for part in parts if part.partition not in stale]
-            pairs = [self._part(part, state) for part in taken]
-            numbers = {key: number for _, of_part in pairs for key, number in of_part.items()}
-            rows = sum(part.counted.written for part in taken)
-            return Proposal(self._job, batch_id, tuple(part for part, _ in pairs), numbers, rows=rows)
+# the job log
 
-        return replace(self._logs.job_log.commit_revised(revise), refused=refused)
 
-    def refusals(self, parts: Sequence[RoutedPart]) -> tuple[Refusal, ...]:
-        """The slices that the loaded job log refuses: another process moved the position, or holds a newer token."""
-        state = self._logs.cached_state()
-        self._logs.refuse_unnamed_types(state)
-        return split(parts, lambda part: _refusal(part, state.of(part.partition))).refused
+def land_job(logs: ExportLogs, batch_id: str, parts: Sequence[RoutedPart], moved: Collection[Partition]) -> Outcome:
+    """Move positions, totals and lagging types, each partition for itself.
 
-    def handshake(self, proposal: Proposal) -> Outcome:
-        """Start and fence partitions; new ones enter at the present watermark."""
+    Those in `moved` are planned again, unless the job has moved on too: then another process holds them.
+    """
+    refused: tuple[Refusal, ...] = ()
 
-        def revise() -> Proposal:
-            mark = self._logs.cached_state().present_watermark()
-            entering = Numbers() if mark is None else Numbers(peaks={EVENT_MS: mark})
-            return replace(
-                proposal,
-                parts=tuple(
-                    replace(part, numbers=entering) if isinstance(part, StartPart) else part for part in proposal.parts
-                ),
-            )
+    def revise() -> Proposal:
+        nonlocal refused
+        state = logs.cached_state()
+        refused = refusals(logs, parts)
+        stale = {*moved, *(refusal.partition for refusal in refused)}
+        taken = [part for part in parts if part.partition not in stale]
+        pairs = [_part(logs, part, state) for part in taken]
+        numbers = {key: number for _, of_part in pairs for key, number in of_part.items()}
+        rows = sum(part.counted.written for part in taken)
+        return Proposal(logs.job.name, batch_id, tuple(part for part, _ in pairs), numbers, rows=rows)
 
-        return self._logs.job_log.commit_revised(revise)
+    return replace(logs.job_log.commit_revised(revise), refused=refused)
 
-    def _part(self, part: RoutedPart, state: ExportState) -> tuple[SlicePart | FencePart, dict[str, int]]:
-        """A slice as the job log takes it, with the numbers of types that lag after it."""
-        before = state.of(part.partition)
-        if part.routed.main:
-            shares = {name: share for name, share in part.deferred.items() if share.counts.read}
-            deferred = sum(share.counts.read for share in shares.values())
-            lags = deferred_lags(before, shares, int(self._logs.environment.now() * MILLIS_PER_SECOND))
-            proposed: SlicePart | FencePart = SlicePart(
-                part.piece,
-                part.token,
-                replace(part.unrouted.counts, read=part.counted.read + deferred),
-                quarantine_files=part.unrouted.quarantine_files,
-                mark=part.mark,
-                numbers=Numbers() if part.watermark_ms is None else Numbers(peaks={EVENT_MS: part.watermark_ms}),
-                deferred=deferred,
-            )
-        else:
-            # Also a type without any record in the slice moves with it.
-            counts = {name: share.counts.read for name, share in part.written.items()}
-            lags, totals = caught_up(before, part.piece, counts)
-            proposed = FencePart(part.partition, part.token, totals)
-        return proposed, lag_numbers(self._job, part.partition, lags)
+
+def refusals(logs: ExportLogs, parts: Sequence[RoutedPart]) -> tuple[Refusal, ...]:
+    """The slices that the loaded job log refuses: another process moved the position, or holds a newer token."""
+    state = logs.cached_state()
+    logs.refuse_unnamed_types(state)
+    return split(parts, lambda part: _refusal(part, state.of(part.partition))).refused
+
+
+def _part(logs: ExportLogs, part: RoutedPart, state: ExportState) -> tuple[SlicePart | FencePart, dict[str, int]]:
+    """A slice as the job log takes it, with the numbers of types that lag after it."""
+    before = state.of(part.partition)
+    if part.routed.main:
+        shares = {name: share for name, share in part.deferred.items() if share.counts.read}
+        deferred = sum(share.counts.read for share in shares.values())
+        lags = deferred_lags(before, shares, int(logs.environment.now() * MILLIS_PER_SECOND))
+        proposed: SlicePart | FencePart = SlicePart(
+            part.piece,
+            part.token,
+            replace(part.unrouted.counts, read=part.counted.read + deferred),
+            quarantine_files=part.unrouted.quarantine_files,
+            mark=part.mark,
+            numbers=Numbers() if part.watermark_ms is None else Numbers(peaks={EVENT_MS: part.watermark_ms}),
+            deferred=deferred,
+        )
+    else:
+        # Also a type without any record in the slice moves with it.
+        counts = {name: share.counts.read for name, share in part.written.items()}
+        lags, totals = caught_up(before, part.piece, counts)
+        proposed = FencePart(part.partition, part.token, totals)
+    return proposed, lag_numbers(logs.job.name, part.partition, lags)
 
 
 def committed_files(

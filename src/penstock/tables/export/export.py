@@ -12,19 +12,18 @@ from penstock.errors import PenstockError, TransientError
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.manifest import Counts, EpochMarks
 from penstock.flow.write.report import Share
-from penstock.lake.proposal import FencePart, Outcome, Proposal
+from penstock.lake.proposal import FencePart, Outcome, Proposal, StartPart
 from penstock.lake.state import DeltaState, Numbers
 from penstock.logs.log import Batch, Bounds, Partition, Piece, Slice
 from penstock.plan import records_per_batch_max
 from penstock.quarantine.table import Quarantine
 from penstock.staging.reports import Gathered
 from penstock.tables.export.catch_up import CatchUpBatch, idle_event_times, is_rotation_due, next_catch_up
-from penstock.tables.export.commits import Commits, RoutedPart
+from penstock.tables.export.commits import RoutedPart, land_job, land_types, refusals
 from penstock.tables.export.finishing import Finishing, claim_names
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.markers import DayMarkers
 from penstock.tables.export.monitoring import (
-    CatchUpPlanned,
     Outcomes,
     RecordsVanished,
     TypeCannotBeWritten,
@@ -71,7 +70,6 @@ class ExportTable:
         self.environment = logs.environment
         self.markers = DayMarkers(logs)
         self.finishing = Finishing(logs, self.markers)
-        self.commits = Commits(logs, self.markers)
 
     def finish_renames(self, names: Collection[str] | None = None) -> dict[str, str]:
         """Rename staged files of earlier commits; returns the types that cannot be finished, with the reason."""
@@ -80,9 +78,8 @@ class ExportTable:
         return {name: reason for name, reason in unreadable if names is None or name in names} | failed
 
     def put_markers(self, names: Iterable[str]) -> None:
-        """Mark the complete days of types."""
         self.logs.state()
-        self.markers.put(names, self.finishing.pending_days)
+        self.markers.put(names, lambda name: {rename.day for rename in self.finishing.pending([name])})
 
 
 class Export(ExportTable):
@@ -106,7 +103,16 @@ class Export(ExportTable):
         return self.logs.job_log.state(partitions)
 
     def commit(self, proposal: Proposal) -> Outcome:
-        return self.commits.handshake(proposal)
+        """Start and fence partitions; new ones enter at the present watermark."""
+        fences = [part for part in proposal.parts if not isinstance(part, StartPart)]
+
+        def revise() -> Proposal:
+            mark = self.logs.cached_state().present_watermark()
+            entering = Numbers() if mark is None else Numbers(peaks={EVENT_MS: mark})
+            entered = (replace(part, numbers=entering) for part in proposal.parts if isinstance(part, StartPart))
+            return replace(proposal, parts=(*entered, *fences))
+
+        return self.logs.job_log.commit_revised(revise)
 
     def shown_position(self, partition: Partition) -> int:
         return self.logs.cached_state().of(partition).position_of() or 0
@@ -183,7 +189,7 @@ class Export(ExportTable):
             for partition, event_ms in idle.items()
         ]
         if parts:
-            self.commits.handshake(Proposal(self.job.name, new_batch_id(), tuple(parts)))
+            self.commit(Proposal(self.job.name, new_batch_id(), tuple(parts)))
 
     def _lost_records(self, state: ExportState, bounds: Mapping[Partition, Bounds]) -> dict[str, str]:
         """The types of which the log lost deferred records: they stop, unless `on.gap` allows gaps (I7)."""
@@ -247,25 +253,21 @@ class Export(ExportTable):
         Each begins at its offset in the job log. Those that are ahead skip what they have.
         """
         main = not isinstance(batch, CatchUpBatch)
-        begins = self._begins(batch)
+        begins = batch.takes if isinstance(batch, CatchUpBatch) else self._begins(batch)
         routed = {}
         for piece in batch.slices:
             partition, counts = piece.partition, begins[piece.partition]
             place = partition.topic, partition.number
-            starts = tuple(part.start for part in pieces if (part.topic, part.partition) == place)
+            tasks = sum((part.topic, part.partition) == place for part in pieces)
             takes = {name: self.logs.taken_from(name, partition, start) for name, start in counts.items()}
             after = self.logs.files_ends(counts, partition)
             routed[partition] = RoutedSlice(
-                partition.topic_id, piece.start, piece.end, starts, takes, counts, main, after=after
+                partition.topic_id, piece.start, piece.end, tasks, takes, counts, main, after=after
             )
         return routed
 
     def _begins(self, batch: Batch) -> Mapping[Partition, Mapping[str, int]]:
-        """The types of each slice with their offsets; a new one is for all but those that lag, fail or are not due."""
-        if isinstance(batch, CatchUpBatch):
-            names = sorted({name for takes in batch.takes.values() for name in takes})
-            self.environment.listener.event(CatchUpPlanned(types=names, offsets=batch.offsets))
-            return batch.takes
+        """The types of each new slice with their offsets: all but those that lag, fail or are not due."""
         state, paused, types = self.logs.state(), self._paused(self.environment.now()), self.spec.types.items()
         ready = [name for name, spec in types if name not in paused and (batch.flush or not spec.rotation)]
         return {
@@ -281,7 +283,7 @@ class Export(ExportTable):
         parts = [self._part(piece, tokens[piece.partition], staged) for piece in batch.slices]
         # Refuses a process that lost its claim before types take its files.
         self.logs.job_log.refresh()
-        refused = self.commits.refusals(parts)
+        refused = refusals(self.logs, parts)
         parts = [part for part in parts if part.partition not in {refusal.partition for refusal in refused}]
         if not parts:
             return Landed(Outcome(None, (), refused))
@@ -290,7 +292,7 @@ class Export(ExportTable):
         names = {name for part in parts for name, share in part.written.items() if share.files} - {*failed}
         failed |= {name: reason for name in sorted(names) if (reason := self.finishing.probe(name)) is not None}
         self.environment.at_step("checked")
-        landed = self.commits.land_types(batch.id, [part.without(failed) for part in parts])
+        landed = land_types(self.markers, batch.id, [part.without(failed) for part in parts])
         failed |= landed.failed
         parts = [part.without(failed) for part in parts]
         failed |= self.finishing.finish(
@@ -304,7 +306,7 @@ class Export(ExportTable):
         self._outcomes.update((name, False) for name in failed)
         written = landed.landed.keys() - failed.keys()
         self._outcomes.update((name, True) for name in written)
-        outcome = self.commits.land(batch.id, parts, landed.moved)
+        outcome = land_job(self.logs, batch.id, parts, landed.moved)
         self.environment.at_step("committed")
         self.quarantine.append(outcome.accepted, landed.landed)
         outcome = replace(outcome, refused=(*refused, *outcome.refused))

@@ -11,20 +11,15 @@ beyond the type's position: a job that went on from older positions would write 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from penstock.environment import new_batch_id
 from penstock.errors import InvariantError, PenstockError, UserError
-from penstock.flow.route.type_files import FOOTER_KEY
+from penstock.flow.route.footers import read_footer
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import parse_compacted_name
 from penstock.job.spec import DAY_FOLDER
@@ -33,18 +28,10 @@ from penstock.logs.log import Partition
 from penstock.storage import Entry, NotFoundError, Storage
 from penstock.tables.export.logs import LOST, STAGED, ExportLogs
 from penstock.tables.export.markers import DayMarkers
-from penstock.tables.export.names import (
-    CLAIMS,
-    SUFFIX,
-    claim_of,
-    day_folder,
-    output_owner,
-    parse_final_name,
-)
+from penstock.tables.export.names import CLAIMS, SUFFIX, claim_of, day_folder, output_owner, parse_final_name
 from penstock.tables.export.state import Day
 
 RENAMES_AT_ONCE = 16
-DAMAGED_FILE = "the file is damaged or foreign: restore a good copy, or delete the folder of its day"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,34 +42,6 @@ class Rename:
     day: Day
     source: str
     target: str
-
-
-@dataclass(frozen=True, slots=True)
-class Footer:
-    """The footer of a Parquet file; without `facts`, Penstock did not write the file."""
-
-    rows: int
-    schema: pa.Schema
-    facts: Mapping[str, Any]
-
-    def replaced(self, path: str, size_bytes: int) -> list[dict[str, Any]]:
-        """The originals whose rows it holds, as the footer of a compacted file names them."""
-        if "replaces" in self.facts:
-            return [dict(original) for original in self.facts["replaces"]]
-        return [{**self.facts, "path": path, "rows": self.rows, "size_bytes": size_bytes}]
-
-
-def read_footer(storage: Storage, path: str) -> Footer:
-    """Raises `NotFoundError` for a file that was deleted and `InvariantError` if its footer cannot be read."""
-    try:
-        with storage.open_reader(path) as source:
-            metadata = pq.read_metadata(source)
-        text = (metadata.metadata or {}).get(FOOTER_KEY.encode())
-        facts = {} if text is None else json.loads(text)
-    except (pa.ArrowException, ValueError) as error:
-        raise InvariantError(f"cannot read the footer of {path}", detail=str(error), hint=DAMAGED_FILE) from error
-    schema = metadata.schema.to_arrow_schema()
-    return Footer(metadata.num_rows, pa.schema([pa.field(column.name, column.type) for column in schema]), facts)
 
 
 @dataclass(slots=True)
@@ -101,7 +60,7 @@ class Finishing:
         """
         if not self.logs.is_plain:
             return []
-        folder = self.logs.places.staged
+        folder = self.logs.staged
         folders = [folder] if names is None else [f"{folder}/{name}" for name in names]
         staged = {entry.path for path in folders for entry in self.logs.storage.list(path)}
         renames: list[Rename] = []
@@ -117,15 +76,11 @@ class Finishing:
         return [self._rename(name, path, of_file[DAY_FOLDER], of_file[STAGED]) for path, of_file in values]
 
     def _rename(self, name: str, path: str, day: object, staged: object) -> Rename:
-        return Rename(name, str(day), f"{self.logs.places.staged}/{name}/{staged}", path)
-
-    def pending_days(self, name: str) -> set[Day]:
-        """The days of a type that have files to be renamed."""
-        return {rename.day for rename in self.pending([name])}
+        return Rename(name, str(day), f"{self.logs.staged}/{name}/{staged}", path)
 
     def source_of(self, name: str, file: ActiveFile) -> str:
         """The name under which an active file was staged."""
-        return f"{self.logs.places.staged}/{name}/{file.values[-1]}"
+        return f"{self.logs.staged}/{name}/{file.values[-1]}"
 
     def finish(self, renames: Sequence[Rename]) -> dict[str, str]:
         """Rename files; returns the types of which a file cannot be renamed, with the reason."""
@@ -151,7 +106,11 @@ class Finishing:
         at_step, storage = self.logs.environment.at_step, self.logs.storage
         try:
             if parse_compacted_name(rename.source) is not None:
-                self._delete_replaced(rename)
+                # The files that it replaces go before it becomes visible.
+                for path in read_footer(storage, rename.source)[0].inputs:
+                    at_step("removing")
+                    storage.delete(path)
+                at_step("removed")
             at_step("renaming")
             if not storage.rename_if_absent(rename.source, rename.target):
                 source_bytes, target_bytes = storage.size_bytes(rename.source), storage.size_bytes(rename.target)
@@ -165,14 +124,6 @@ class Finishing:
         except PenstockError as error:
             return error.primary
         return None
-
-    def _delete_replaced(self, rename: Rename) -> None:
-        """Delete the files that a compacted file replaces, before it becomes visible."""
-        storage = self.logs.storage
-        for path in read_footer(storage, rename.source).facts["inputs"]:
-            self.logs.environment.at_step("removing")
-            storage.delete(path)
-        self.logs.environment.at_step("removed")
 
     def probe(self, name: str) -> str | None:
         """Why plain files cannot be put into the folder of a type; None if they can."""
@@ -262,10 +213,10 @@ def refuse_unnamed_files(logs: ExportLogs) -> None:
 
 def _is_of_penstock(logs: ExportLogs, path: str) -> bool:
     """Whether Penstock wrote a file, by its footer: other programs may use such names too."""
-    try:
-        return bool(read_footer(logs.storage, path).facts)
-    except (NotFoundError, InvariantError):
-        return False
+    with suppress(NotFoundError, InvariantError):
+        read_footer(logs.storage, path)
+        return True
+    return False
 
 
 def _is_beyond(logs: ExportLogs, name: str, path: str) -> bool:

@@ -27,7 +27,7 @@ from penstock.lake.delta.table import Change, DeltaLog, find_table, open_or_crea
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Partition
 from penstock.storage import Storage, open_storage
-from penstock.tables.export.names import ExportPaths, name_space
+from penstock.tables.export.names import name_space
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import EVENT_MS, Days, ExportState, parse_days, parse_state, routing_key, type_key
 
@@ -51,7 +51,9 @@ class ExportLogs:
         self.is_plain = job.table.format == "parquet"
         self.root = job.table.path.rstrip("/")
         self.storage = storage or open_storage(job.table.path, job.table.storage_options)
-        self.places = ExportPaths(job.name)
+        self.home = f"_penstock/{job.name}"
+        """The folder with the job log, below the root like the others."""
+        self.staged = f"{self.home}/staged"
         self.unreadable: dict[str, str] = {}
         """Types whose logs could not be opened, with the reason: they fail alone."""
         self._job_log: DeltaLog | None = None
@@ -65,7 +67,7 @@ class ExportLogs:
     # the job log
 
     def job_place(self) -> TablePlace:
-        path = f"{self.root}/{self.places.home}"
+        path = f"{self.root}/{self.home}"
         return TablePlace(path, storage_options=self.export.storage_options, numbers=(EVENT_MS,))
 
     def find_job_log(self) -> DeltaLog | None:
@@ -87,8 +89,7 @@ class ExportLogs:
     def create_job_log(self) -> DeltaLog:
         """The job log, created if it is missing."""
         if self.find_job_log() is None:
-            place = self.job_place()
-            self._job_log = open_or_create(place, self.job.name, _NO_COLUMNS, "add", self.environment)
+            self._job_log = open_or_create(self.job_place(), self.job.name, _NO_COLUMNS, "add", self.environment)
             # Type logs take the quarantine folder from the job log.
             self._logs.clear()
         return self.job_log
@@ -111,7 +112,7 @@ class ExportLogs:
     def type_place(self, name: str) -> TablePlace:
         job_log = self.find_job_log()
         return TablePlace(
-            f"{self.root}/{self.places.types}/{name}" if self.is_plain else f"{self.root}/{name}",
+            f"{self.root}/{self.home}/types/{name}" if self.is_plain else f"{self.root}/{name}",
             storage_options=self.export.storage_options,
             partition_by=(DAY_FOLDER, STAGED) if self.is_plain else (DAY_FOLDER,),
             files_url=self.root if self.is_plain else "",
@@ -191,7 +192,8 @@ class ExportLogs:
     def columns_of(self, name: str) -> pa.Schema | None:
         """The columns of a type's files; None while they are not known."""
         log = self.find_type_log(name)
-        return None if log is None else pa.schema([column for column in log.schema if column.name not in _PARTITIONS])
+        names = (DAY_FOLDER, STAGED)
+        return None if log is None else pa.schema([column for column in log.schema if column.name not in names])
 
     def decoded_of(self, name: str) -> pa.Schema | None:
         """The fields of a type's records, as the job file spells them where it names them."""
@@ -220,15 +222,15 @@ class ExportLogs:
         log = self.find_type_log(name)
         if log is None or len(fit(log.schema, columns, "add", log.spec.path)):
             place = self.type_place(name)
-            log = open_or_create(place, self.job.name, columns, "add", self.environment)
-            self._logs[name] = log
+            self._logs[name] = open_or_create(place, self.job.name, columns, "add", self.environment)
 
     # types
 
     def agree_on_types(self) -> None:
         """Create the logs that are missing, and enter the routing and the types that the job log does not know yet."""
         state = self.state()
-        self._refuse_lost_logs(state)
+        for fault in self.lost_logs(state):
+            raise UserError(fault, detail="its records would be written again, or be missing", hint=LOST)
         self.create_job_log()
         self.type_logs()
         for name in self.export.types:
@@ -260,7 +262,7 @@ class ExportLogs:
 
     def log_id(self, name: str) -> int:
         log = self.find_type_log(name)
-        return 0 if log is None else fingerprint(str(log.handle.metadata().id))
+        return 0 if log is None else fingerprint(log.id)
 
     def refuse_unnamed_types(self, state: ExportState) -> None:
         unnamed = sorted(state.types.keys() - self.export.types.keys())
@@ -281,13 +283,8 @@ class ExportLogs:
                 hint="run the job to its end with the job file as it was (`penstock run --once`), and change it then",
             )
 
-    def _refuse_lost_logs(self, state: ExportState) -> None:
-        """Records would be written again, or be missing (RULES E6)."""
-        for fault in self.lost_logs(state):
-            raise UserError(fault, detail="its records would be written again, or be missing", hint=LOST)
-
     def lost_logs(self, state: ExportState) -> Iterator[str]:
-        """What shows that the job log, or the log of a type, was deleted or replaced."""
+        """What shows that the job log, or the log of a type, was deleted or replaced (RULES E6)."""
         for name, log in self.type_logs().items() if not state.partitions else ():
             if self.job.name in jobs_with_positions(log.transactions()):
                 yield f"the log of type {name} has positions of the job {self.job.name}, whose own log is missing"
@@ -295,9 +292,6 @@ class ExportLogs:
             is_lost = entered and name in self.export.types and self.log_id(name) != entered
             if is_lost and name not in self.unreadable:
                 yield f"the log of type {name} is not the one that the job wrote: it was deleted or replaced"
-
-
-_PARTITIONS = frozenset({DAY_FOLDER, STAGED})
 
 
 def type_totals(logs: ExportLogs, partition: Partition) -> Totals:

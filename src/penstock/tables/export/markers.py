@@ -56,7 +56,7 @@ class DayMarkers:
     def read(self) -> None:
         """List the markers, and remove those of days that are not complete: left by a process that died or was late."""
         with self._reporting():
-            entries = self.logs.storage.list(self.logs.places.markers)
+            entries = self.logs.storage.list(f"{self.logs.home}/complete")
             paths = [entry.path.removesuffix(".json").split("/") for entry in entries]
             self._marked = {(parts[-2], parts[-1]) for parts in paths}
             for name, day in sorted(self._marked):
@@ -71,7 +71,7 @@ class DayMarkers:
         """
         for day in days:
             if end_ms(day) <= self.now_ms() or (name, day) in self._marked:
-                path = self.logs.places.marker(name, day)
+                path = self._path(name, day)
                 try:
                     self.logs.storage.delete(path)
                 except PenstockError:
@@ -79,6 +79,9 @@ class DayMarkers:
                     if self._exists(path):
                         raise
                 self._marked.discard((name, day))
+
+    def _path(self, name: str, day: Day) -> str:
+        return f"{self.logs.home}/complete/{name}/{day}.json"
 
     def _exists(self, path: str) -> bool:
         try:
@@ -106,7 +109,7 @@ class DayMarkers:
     def _put(self, name: str, day: Day, version: int) -> None:
         """The contents differ each time: a reader that finds them unchanged has read the whole day."""
         body = {"type": name, "day": day, "version": version, "watermark": instant(self.watermark_of(name))}
-        created = self.logs.storage.put_if_absent(self.logs.places.marker(name, day), json.dumps(body).encode())
+        created = self.logs.storage.put_if_absent(self._path(name, day), json.dumps(body).encode())
         self._marked.add((name, day))
         self.logs.environment.at_step("marked")
         if created:

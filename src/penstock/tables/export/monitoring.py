@@ -6,7 +6,7 @@ The latest committed offset of a type is its position, the latest committable on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from enum import StrEnum
 from functools import partial
@@ -17,11 +17,6 @@ from penstock.logs.log import Partition
 from penstock.status.metrics import Change, Metric, Put, PutAll
 from penstock.tables.export.spec import AlertLimits
 from penstock.tables.export.state import ExportState
-
-
-class CatchUpPlanned(Event, name="catch-up planned"):
-    types: Sequence[str]
-    offsets: int
 
 
 class TypeCannotBeWritten(Event, level=Level.ERROR):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from penstock.tables.export.state import Day
 
@@ -18,21 +17,6 @@ _OUTPUT = re.compile(r"(?:compacted|replayed)~(?P<job>[a-z0-9._-]+)\.\d+\.\d+\.p
 _DAY_FOLDER = re.compile(r"day=(?P<day>\d{4}-\d{2}-\d{2})")
 
 
-class ExportPaths:
-    """The folders and objects of one job below its root."""
-
-    def __init__(self, job: str) -> None:
-        self.home = f"_penstock/{job}"
-        """With the job log."""
-        self.staged = f"{self.home}/staged"
-        self.types = f"{self.home}/types"
-        """With the logs of types in plain files."""
-        self.markers = f"{self.home}/complete"
-
-    def marker(self, name: str, day: Day) -> str:
-        return f"{self.markers}/{name}/{day}.json"
-
-
 def name_space(cluster: str, topic: str) -> str:
     """The prefix of file names: `<topic>.`, or `<cluster>.<topic>.` where the job file names the cluster."""
     space = f"{cluster}.{topic}." if cluster else f"{topic}."
@@ -40,8 +24,7 @@ def name_space(cluster: str, topic: str) -> str:
     return f"~{space}" if space.startswith(("_", ".")) else space
 
 
-@dataclass(frozen=True, slots=True)
-class FinalName:
+class FinalName(NamedTuple):
     """The parts of the name of a data file."""
 
     space: str
@@ -59,7 +42,6 @@ def day_folder(name: str, day: Day) -> str:
 
 
 def final_name(space: str, partition: int, last_offset: int) -> str:
-    """The name of a data file."""
     return f"{space}{partition}.{last_offset}{SUFFIX}"
 
 

@@ -23,12 +23,7 @@ from penstock.logs.log import Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven
 from penstock.proof.frame import prove, shown
-from penstock.proof.numbers import (
-    Slices,
-    States,
-    check_slices,
-    check_totals,
-)
+from penstock.proof.numbers import Slices, States, check_slices, check_totals
 from penstock.proof.subject import (
     DataFile,
     Depth,
@@ -90,12 +85,8 @@ class TypeFacts:
     unnamed: Collection[str]
     """Plain files that readers see and the log does not name: their rows are duplicated or foreign."""
 
-    @property
-    def log(self) -> DeltaLog:
-        return self.facts.table
-
     def state(self, partition: Partition) -> DeltaPartition:
-        return self.log.cached_state(self.ends).of(partition)
+        return self.facts.table.cached_state(self.ends).of(partition)
 
     @property
     def is_half_landed(self) -> bool:
@@ -112,7 +103,7 @@ def read_type(table: ExportTable, name: str, log: DeltaLog, ends: Mapping[Partit
     visible = {entry.path for entry in visible_files(logs, name)} if logs.is_plain else set()
     facts = read_facts(logs.job, log)
     files = log.active_files()
-    staged = {entry.path for entry in logs.storage.list(f"{logs.places.staged}/{name}")} if logs.is_plain else set()
+    staged = {entry.path for entry in logs.storage.list(f"{logs.staged}/{name}")} if logs.is_plain else set()
     pending = any(table.finishing.source_of(name, file) in staged for file in files)
     # A compaction whose file is pending has still to delete what it replaces.
     unnamed = () if pending else logs.storage.sizes(visible - {file.path for file in files})
@@ -125,7 +116,7 @@ def subject_of(table: ExportTable, facts: TableFacts, types: Sequence[TypeFacts]
     pairs = [_type_source(table, of_type) for of_type in types]
     deleted = {source.name: rows for source, rows in pairs}
     other_ids = frozenset().union(*(of_type.facts.incarnations.other_ids for of_type in types))
-    pending = [file for of_type in types for file in pending_files(of_type.log, facts.quarantine, of_type.name)]
+    pending = [file for of_type in types for file in pending_files(of_type.facts.table, facts.quarantine, of_type.name)]
     return replace(
         facts.subject(logs.job, pending),
         states={
@@ -161,21 +152,14 @@ def _job_slices(facts: TableFacts) -> tuple[States, Slices]:
 
 
 def _combined(logs: ExportLogs, partition: Partition, totals: Totals) -> Totals:
-    """The totals of all logs.
-
-    If the job log was restored, what it had counted before is unknown: it counts records of before only if it reads
-    them again, and its holes may have been records.
-    """
-    totals += type_totals(logs, partition)
-    if totals.restored:
-        read_again = min(max(totals.unaccounted, 0), totals.restored)
-        totals += Totals(restored=-read_again, holes=-totals.holes, gap=totals.holes)
-    return totals
+    """The totals of all logs. If the job log was restored, its holes may have been records."""
+    holes = totals.holes if totals.restored else 0
+    return totals + type_totals(logs, partition) + Totals(holes=-holes, gap=holes)
 
 
 def _type_source(table: ExportTable, of_type: TypeFacts) -> tuple[RowSource, int]:
     """The rows of a type, and how many rows are of complete days of which no file exists: their folder was deleted."""
-    logs, name, log = table.logs, of_type.name, of_type.log
+    logs, name, log = table.logs, of_type.name, of_type.facts.table
     by_day: dict[str, list[DataFile]] = {}
     for file in log.active_files():
         day, staged_as = str(file.values[0]), str(file.values[-1]) if logs.is_plain else None
@@ -235,8 +219,8 @@ def _rewrite(logs: ExportLogs) -> Rewrite:
     def rewrite(piece: Slice, rows_url: str, quarantine_url: str) -> Stage:
         partition = piece.partition
         starts = dict.fromkeys(takes, piece.start)
-        routed = RoutedSlice(partition.topic_id, piece.start, piece.end, (piece.start,), starts)
-        flow = fanout_flow(logs, "verify", {(partition.topic, partition.number): routed}, quarantine_url)
+        routed = RoutedSlice(partition.topic_id, piece.start, piece.end, 1, starts)
+        flow = fanout_flow(logs, "verify", {partition: routed}, quarantine_url)
         return fanout_stage(replace(flow, root_url=rows_url, staged_folder="", storage_options={}))
 
     return rewrite

@@ -10,31 +10,31 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Literal
 
-import msgspec
 import pyarrow as pa
 
 from penstock.environment import new_batch_id
 from penstock.errors import PenstockError
 from penstock.flow.columns.fitting import folded, grown
+from penstock.flow.route.footers import WrittenFile, read_footer
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import SUFFIX
 from penstock.job.spec import DAY_FOLDER
 from penstock.lake.delta.keys import field_key, replay_key, topic_fingerprint, topic_key
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.proposal import Proposal, SlicePart
 from penstock.lake.state import Numbers
 from penstock.logs.log import Partition, Slice
 from penstock.quarantine.replay import run_number
 from penstock.quarantine.table import Listings, discard, listed_marks
 from penstock.storage import Entry
-from penstock.tables.export.finishing import read_footer, visible_files
+from penstock.tables.export.finishing import visible_files
 from penstock.tables.export.logs import FILES_END, STAGED, ExportLogs, type_totals
-from penstock.tables.export.names import day_folder, output_owner, parse_final_name, type_and_day
+from penstock.tables.export.names import output_owner, parse_final_name, type_and_day
 from penstock.tables.export.state import PartitionId, day_key, parse_state, type_key
 from penstock.tables.kind import RebuildReport
 
@@ -44,10 +44,10 @@ _QUARANTINE_NOTE = "records that were quarantined before are not replayed: they 
 
 def rebuild(logs: ExportLogs, partitions: Collection[Partition]) -> RebuildReport:
     """Restore the missing logs, or report what prevents it; `partitions` are those of the topics as they are now."""
-    away = f"move {logs.places.home}/_delta_log and {logs.places.types} away to restore all logs"
+    away = f"move {logs.home}/_delta_log and {logs.home}/types away to restore all logs"
     if logs.state().partitions:
         return RebuildReport((f"the job log is there: if a log is wrong, {away}",))
-    intact = _started_by_type(logs)
+    intact = {name: started for name, log in logs.type_logs().items() if (started := _started(log))}
     topic_ids = {topic_id for started in intact.values() for topic_id, _ in started}
     problems = [f"the log of type {name} cannot be read: {reason}" for name, reason in logs.unreadable.items()]
     entries = _data_files(logs)
@@ -73,20 +73,14 @@ def rebuild(logs: ExportLogs, partitions: Collection[Partition]) -> RebuildRepor
         )
     if problems:
         return RebuildReport(tuple(sorted(problems)))
-    types: dict[str, dict[str, int]] = {}
     for name in sorted({file.type for file in files}):
-        of_type = [file for file in files if file.type == name]
-        _create_log(logs, name, of_type)
-        types[name] = {"files": len(of_type), "rows": sum(file.committed.rows for file in of_type)}
-    return replace(_restore_job(logs, partitions), types=types)
+        _create_log(logs, name, [file for file in files if file.type == name])
+    return _restore_job(logs, partitions)
 
 
-def _started_by_type(logs: ExportLogs) -> dict[str, set[PartitionId]]:
-    """The partitions of which the logs of types have positions."""
-    states = {
-        name: parse_state(log.version, log.transactions(), log.job).started() for name, log in logs.type_logs().items()
-    }
-    return {name: started for name, state in states.items() if (started := {key for key, _ in state})}
+def _started(log: DeltaLog) -> set[PartitionId]:
+    """The partitions of which the log of a type has positions."""
+    return {key for key, _ in parse_state(log.version, log.transactions(), log.job).started()}
 
 
 def _data_files(logs: ExportLogs) -> list[Entry]:
@@ -102,42 +96,6 @@ def _data_files(logs: ExportLogs) -> list[Entry]:
 # plain files
 
 
-class WrittenFile(
-    msgspec.Struct, frozen=True, kw_only=True, rename={"number": "partition", "place": "slice", "start": "from"}
-):
-    """A file of a slice or of a replay, by its footer; its rows may be in a compacted file by now."""
-
-    v: Literal[1]
-    topic: str
-    topic_id: str
-    number: int
-    batch: str
-    type: str
-    day: str
-    first: int
-    last: int
-    path: str
-    rows: int
-    place: tuple[int, int] = (0, 0)
-    piece: tuple[int, int] = (0, 0)
-    pieces: int = 1
-    start: int = 0
-    after: int | None = None
-    types: Mapping[str, int] | None = None
-    """How many files of each type its task wrote; None if it was closed before the task ended."""
-    run: int = 0
-    """Of a replay, which has no slice."""
-
-    @property
-    def partition(self) -> Partition:
-        return Partition(self.topic, self.topic_id, self.number)
-
-    @property
-    def offsets(self) -> tuple[int, int]:
-        """The offsets of which it has all records of its type, together with the other files of the slice or replay."""
-        return (self.first, self.last + 1) if self.run else (self.start, self.place[1])
-
-
 @dataclass(frozen=True, slots=True)
 class PlainFile:
     """A visible file as the log of its type names it."""
@@ -151,78 +109,73 @@ class PlainFile:
 
 def _read_file(logs: ExportLogs, entry: Entry) -> PlainFile | str | None:
     """A file by its name and footer, or what is wrong with it; None for one of another job whose claims were lost."""
-    path, size_bytes, (name, day) = entry.path, entry.size_bytes, type_and_day(entry.path) or ("", "")
+    path, (name, day) = entry.path, type_and_day(entry.path) or ("", "")
     try:
-        footer = read_footer(logs.storage, path)
-        if footer.facts.get("job", logs.job.name) != logs.job.name:
-            return None
-        written = [msgspec.convert(facts, WrittenFile) for facts in footer.replaced(path, size_bytes)]
-    except (PenstockError, msgspec.ValidationError) as error:
+        footer, metadata = read_footer(logs.storage, path)
+    except PenstockError as error:
         return f"{path}: its footer does not name the slice that wrote it: {error}"
-    agree = all(_is_named(logs, file) and (file.type, file.day) == (name, day) for file in written)
-    if name not in logs.export.types or not agree or sum(file.rows for file in written) != footer.rows:
+    if footer.job != logs.job.name:
+        return None
+    rows = metadata.num_rows
+    agree = all(_is_named(logs, file) and (file.type, file.day) == (name, day) for file in footer.written)
+    if name not in logs.export.types or not agree or sum(file.rows for file in footer.written) != rows:
         return f"{path}: its name, its footer, and the types and the cluster of the job file disagree"
     values: dict[str, str | None] = {DAY_FOLDER: day, STAGED: path.rsplit("/", 1)[-1]}
-    committed = StagedFile("", 0, path, footer.rows, size_bytes, values, json.dumps({"numRecords": footer.rows}))
-    return PlainFile(name, committed, footer.schema, written)
+    committed = StagedFile("", 0, path, rows, entry.size_bytes, values, json.dumps({"numRecords": rows}))
+    return PlainFile(name, committed, metadata.schema.to_arrow_schema(), footer.written)
 
 
 def _is_named(logs: ExportLogs, file: WrittenFile) -> bool:
     """Whether a file, which may be replaced by now, has the name that its footer gives it."""
-    final = parse_final_name(file.path)
-    named = None if final is None else (final.space, final.partition, final.last_offset)
-    is_named = bool(file.run) or named == (logs.space_of(file.topic), file.number, file.last)
-    return is_named and file.path.startswith(f"{day_folder(file.type, file.day)}/")
+    name = (logs.space_of(file.topic), file.number, file.last)
+    return bool(file.run) or parse_final_name(file.path) == name
 
 
 def _problems(written: Sequence[WrittenFile]) -> Iterator[str]:
-    """What is missing or duplicated among all files of all types."""
-    chains: dict[tuple[Partition, str], list[WrittenFile]] = defaultdict(list)
+    """What is missing or duplicated: the slices of each type follow one another, and every batch is whole."""
+    paths = Counter(file.path for file in written)
+    last: dict[tuple[Partition, str], tuple[int, str]] = {}
     batches: dict[tuple[Partition, str], list[WrittenFile]] = defaultdict(list)
     for file in sorted(written, key=lambda file: (bool(file.run), file.start, file.batch)):
-        chains[file.partition, file.type].append(file)
+        end, batch = last.get((file.partition, file.type), (0, ""))
+        # Replays are last: they may follow any slice.
+        follows = file.after <= end if file.run else file.batch == batch or file.after == end <= file.start
+        if not follows or paths[file.path] > 1:
+            yield _problem(file)
         if not file.run:
+            last[file.partition, file.type] = file.end, file.batch
             batches[file.partition, file.batch].append(file)
-    paths = Counter(file.path for file in written)
-    for files in chains.values():
-        end, batch = 0, ""
-        for file in files:
-            after = file.after or 0
-            # Replays are last: they may follow any slice.
-            follows = after <= end if file.run else file.batch == batch or after == end <= file.start
-            if not follows or paths[file.path] > 1:
-                yield _problem(file)
-            if not file.run:
-                end, batch = file.place[1], file.batch
     for files in batches.values():
         yield from _problems_of_batch(files)
 
 
 def _problem(file: WrittenFile) -> str:
-    place = f"{file.partition} offsets {file.after or 0} to {file.offsets[1] - 1}"
+    place = f"{file.partition} offsets {file.after} to {file.end - 1}"
     return f"{place}: rows of {file.type} are missing or duplicated near {file.path}"
 
 
 def _problems_of_batch(files: Sequence[WrittenFile]) -> Iterator[str]:
     """What is missing or duplicated of a batch in one partition: its files count each other."""
-    counts = Counter((file.piece, file.type) for file in files)
-    expected = {file.piece: file.types for file in sorted(files, key=lambda file: file.types is not None)}
+    counts = Counter((file.task, file.type) for file in files)
+    expected = {file.task: file.types for file in sorted(files, key=lambda file: file.types is not None)}
     # A type without any file failed, or did not take part.
     of_type = {file.type: file for file in files}
     for name, file in of_type.items():
-        if any(types is None or types.get(name, 0) != counts[piece, name] for piece, types in expected.items()):
+        if any(types is None or types.get(name, 0) != counts[task, name] for task, types in expected.items()):
             yield _problem(file)
     first = files[0]
-    if len(expected) < first.pieces:
-        start, end = first.place
-        yield f"{first.partition} offsets {start} to {end - 1}: a part of the slice left no file: {first.path}"
+    if len(expected) < first.tasks:
+        place = f"{first.partition} offsets {first.start} to {first.end - 1}"
+        yield f"{place}: a part of the slice left no file: {first.path}"
 
 
 def _create_log(logs: ExportLogs, name: str, files: Sequence[PlainFile]) -> None:
     """Create the log of a plain type, and enter all its files and positions with one commit."""
     job, computed = logs.job.name, {folded(column) for column in logs.job.columns}
     schema = reduce(grown, (file.schema for file in files))
-    logs.add_columns(name, pa.schema([field for field in schema if folded(field.name) not in computed]))
+    logs.add_columns(
+        name, pa.schema([(field.name, field.type) for field in schema if folded(field.name) not in computed])
+    )
     log = logs.find_type_log(name)
     assert log is not None
     written = [original for file in files for original in file.written]
@@ -230,11 +183,11 @@ def _create_log(logs: ExportLogs, name: str, files: Sequence[PlainFile]) -> None
     for partition in sorted({file.partition for file in written}):
         of_partition = [file for file in written if file.partition == partition]
         # The position is beyond bad records that were replayed later.
-        starts, ends = zip(*(file.offsets for file in of_partition), strict=True)
-        rows, slice_end = sum(file.rows for file in of_partition), max(file.place[1] for file in of_partition)
-        numbers = Numbers(latest={FILES_END: slice_end} if slice_end else {})
-        piece = Slice(partition, min(starts), max(ends), min(starts))
-        parts.append(SlicePart(piece, 0, Counts(read=rows, written=rows), numbers=numbers, begins=True))
+        start, end = min(file.start for file in of_partition), max(file.end for file in of_partition)
+        rows, slice_ends = sum(file.rows for file in of_partition), [file.end for file in of_partition if not file.run]
+        numbers = Numbers(latest={FILES_END: max(slice_ends)} if slice_ends else {})
+        counts = Counts(read=rows, written=rows)
+        parts.append(SlicePart(Slice(partition, start, end, start), 0, counts, numbers=numbers, begins=True))
     extra = {day_key(job, file.day): 0 for file in written} | {replay_key(job): max(file.run for file in written)}
     log.commit(Proposal(job, new_batch_id(), tuple(parts), extra, files=tuple(file.committed for file in files)))
 
@@ -250,7 +203,7 @@ def _restore_job(logs: ExportLogs, partitions: Collection[Partition]) -> Rebuild
     extra = {type_key(job, name): logs.log_id(name) for name in logs.export.types} | {replay_key(job): run}
     positions, parts = {}, []
     topics = {partition.topic_id: partition.topic for partition in partitions}
-    for topic_id, number in sorted(set().union(*_started_by_type(logs).values())):
+    for topic_id, number in sorted(set().union(*map(_started, types.values()))):
         partition = Partition(topics[topic_id], topic_id, number)
         origins = [logs.counted(name, partition).origin for name in types]
         # Where no log of a type has a position, it is read from where the job began.

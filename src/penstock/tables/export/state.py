@@ -88,7 +88,6 @@ class ExportState:
         return Partition(next(names, "?"), *key)
 
     def started(self) -> Iterator[tuple[PartitionId, JobPartition]]:
-        """The started partitions."""
         return ((key, partition) for key, partition in self.partitions.items() if partition.position is not None)
 
     def watermark_of(self, name: str, now_ms: int | None = None) -> int | None:
@@ -118,7 +117,6 @@ def type_key(job: str, name: str) -> str:
 
 
 def routing_key(job: str) -> str:
-    """The key of the fingerprint of the routing."""
     return f"{job}#routing"
 
 
@@ -134,38 +132,33 @@ def lag_numbers(job: str, partition: Partition, lags: Mapping[str, Lag]) -> dict
 
 def parse_state(version: int, numbers: Mapping[str, int], job: str) -> ExportState:
     """The state from all app transactions of the job log."""
-    of_partition = re.compile(rf"{re.escape(job)}/([^/#]+)/(\d+)(?:#(.+))?")
+    of_partition = re.compile(rf"{re.escape(job)}/([^/#]+)/(\d+)(?:#(?:lag/([^/]+)/)?(.+))?")
     of_topic = re.compile(rf"{re.escape(job)}/([^/#]+)#id")
     type_prefix = type_key(job, "")
-    fields: dict[PartitionId, dict[str, int]] = {}
+    fields: dict[PartitionId, dict[str, dict[str, int]]] = {}
+    """By partition and lagging type; those of the partition itself have no type."""
     topics: dict[str, int] = {}
     types: dict[str, int] = {}
     for key, number in numbers.items():
         if (match := of_partition.fullmatch(key)) is not None:
-            fields.setdefault((match[1], int(match[2])), {})[match[3] or "position"] = number
+            of_type = fields.setdefault((match[1], int(match[2])), {}).setdefault(match[3] or "", {})
+            of_type[match[4] or "position"] = number
         elif (match := of_topic.fullmatch(key)) is not None:
             topics[match[1]] = number
         elif key.startswith(type_prefix):
             types[key.removeprefix(type_prefix)] = number
-    partitions = {key: _parse_partition(of_key) for key, of_key in fields.items()}
+    partitions = {key: _parse_partition(of_key.pop("", {}), of_key) for key, of_key in fields.items()}
     return ExportState(version, partitions, topics, types, numbers.get(routing_key(job)))
 
 
-def _parse_partition(numbers: Mapping[str, int]) -> JobPartition:
-    by_type: dict[str, dict[str, int]] = {}
-    for name, number in numbers.items():
-        kind, _, path = name.partition("/")
-        if kind == "lag":
-            type_name, _, what = path.rpartition("/")
-            by_type.setdefault(type_name, {})[what] = number
-    lags = {name: Lag(**of_type) for name, of_type in by_type.items()}
+def _parse_partition(numbers: Mapping[str, int], by_type: Mapping[str, Mapping[str, int]]) -> JobPartition:
     return JobPartition(
         numbers.get("position"),
         numbers.get("origin"),
         numbers.get("token", 0),
         Totals(*(numbers.get(name, 0) for name in TOTAL_NAMES)),
         numbers.get(EVENT_MS),
-        {name: lag for name, lag in lags.items() if lag.deferred},
+        {name: Lag(**of_type) for name, of_type in by_type.items() if of_type.get("deferred")},
     )
 
 

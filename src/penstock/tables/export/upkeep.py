@@ -20,7 +20,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from penstock.errors import PenstockError
-from penstock.flow.route.type_files import FOOTER_KEY
+from penstock.flow.route.footers import DAMAGED_FILE, Footer, read_footer
 from penstock.flow.write.names import compacted_name
 from penstock.job.spec import DAY_FOLDER
 from penstock.lake.compaction import (
@@ -52,7 +52,6 @@ from penstock.quarantine.table import Listings, listed_marks, open_quarantine, q
 from penstock.storage import Entry
 from penstock.tables.export.commits import committed_files
 from penstock.tables.export.export import ExportTable
-from penstock.tables.export.finishing import DAMAGED_FILE, read_footer
 from penstock.tables.export.names import output_name
 
 
@@ -114,18 +113,13 @@ def _merge(
 ) -> Merged[ActiveFile]:
     """Write the rows of a group to a staged file, as its log will name it.
 
-    The footer names the files that it replaces, and the originals of their rows.
+    The footer names the files that it replaces, and the files that tasks wrote of their rows.
     """
     logs, day, unique = table.logs, _day(inputs.files[0]), uuid.uuid4().hex
-    staged = f"{logs.places.staged}/{name}/{compacted_name(version_max, unique)}"
+    staged = f"{logs.staged}/{name}/{compacted_name(version_max, unique)}"
     paths = [file.path for file in inputs.files]
-    originals = [
-        original
-        for file in inputs.files
-        for original in read_footer(logs.storage, file.path).replaced(file.path, file.size_bytes)
-    ]
-    facts = {"v": 1, "kind": "compacted", "type": name, "day": day, "inputs": paths, "replaces": originals}
-    footer = {FOOTER_KEY: json.dumps(facts, separators=(",", ":"))}
+    written = [file for path in paths for file in read_footer(logs.storage, path)[0].written]
+    footer = Footer(job=logs.job.name, written=tuple(written), inputs=tuple(paths)).as_metadata
     columns = logs.columns_of(name)
     assert columns is not None
     sink = OneFile(logs.storage, staged, columns, logs.export.compression, logs.job.limits.row_group_bytes_max, footer)
@@ -184,7 +178,7 @@ def _type_folder(table: ExportTable, name: str, log: DeltaLog) -> Classified:
         listed = ListedTable.of(log)
         at_step("vacuum_listed")
         return listed.classify(data_rules)
-    staged = list(logs.storage.list(f"{logs.places.staged}/{name}"))
+    staged = list(logs.storage.list(f"{logs.staged}/{name}"))
     at_step("vacuum_listed")
     log.refresh()
     by_name = data_rules(log)

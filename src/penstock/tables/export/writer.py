@@ -23,7 +23,7 @@ from penstock.flow.columns.seen_types import addable, column_types, left_out
 from penstock.flow.compile import fanout_job
 from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice, TypeFlow
 from penstock.flow.stage import PART_BYTES_MAX
-from penstock.flow.write.manifest import Counts, PartitionKey, Ranges, offsets_of, ranges_of
+from penstock.flow.write.manifest import Counts, Ranges, offsets_of, ranges_of
 from penstock.flow.write.pool import PoolLimits
 from penstock.job.spec import DAY_FOLDER
 from penstock.lake.delta.files import check_staged
@@ -32,15 +32,7 @@ from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, placed
 from penstock.lake.delta.table import Change, DeltaLog
 from penstock.lake.proposal import Proposal, SlicePart
 from penstock.logs.log import Batch, Log, Partition, Slice
-from penstock.quarantine.replay import (
-    REPLAY,
-    Chunk,
-    ReplayRun,
-    StagedRun,
-    Target,
-    run_change,
-    run_number,
-)
+from penstock.quarantine.replay import REPLAY, Chunk, ReplayRun, StagedRun, Target, run_change, run_number
 from penstock.staging.batch_job import BatchJob
 from penstock.staging.reports import Gathered, check_conserved
 from penstock.tables.export.commits import committed_files
@@ -70,8 +62,7 @@ class ExportWriter:
         # As large as the parts of the tasks: concatenating batches would copy them.
         records = self._batch_job.log_records(max(PART_BYTES_MAX, self._job.limits.arrow_batch_bytes_max))
         routed = self.table.routed(batch, records.source(batch.slices).pieces)
-        slices = {(partition.topic, partition.number): piece for partition, piece in routed.items()}
-        flow = fanout_flow(self._logs, batch.id, slices, self.table.quarantine.url)
+        flow = fanout_flow(self._logs, batch.id, routed, self.table.quarantine.url)
         result = self._batch_job.run(batch, flow, records)
         self._batch_job.check(batch, result)
         return WrittenShares(result, routed, started_at) if self._complete(flow, result) else SchemaChanged()
@@ -82,11 +73,8 @@ class ExportWriter:
     def replay(self, chunk: Chunk, batch: Batch, run: int) -> Gathered | None:
         """Run the Spark job of a replay over records out of quarantine. None if a type first had to get its columns."""
         self._logs.state()
-        slices = {
-            (piece.partition.topic, piece.partition.number): replayed_slice(self._logs, piece) for piece in chunk.slices
-        }
-        flow = fanout_flow(self._logs, batch.id, slices, self.table.quarantine.url)
-        flow = replace(flow, replay_run=run)
+        slices = {piece.partition: replayed_slice(self._logs, piece) for piece in chunk.slices}
+        flow = replace(fanout_flow(self._logs, batch.id, slices, self.table.quarantine.url), replay_run=run)
         result = self._batch_job.run(batch, flow, chunk.records(self._spark))
         return result if self._complete(flow, result) else None
 
@@ -122,7 +110,7 @@ class ExportWriter:
 
 
 def fanout_flow(
-    logs: ExportLogs, batch_id: str, slices: Mapping[PartitionKey, RoutedSlice], quarantine_url: str
+    logs: ExportLogs, batch_id: str, slices: Mapping[Partition, RoutedSlice], quarantine_url: str
 ) -> FanoutFlow:
     """The flow that the tasks of a batch run."""
     job, environment = logs.job, logs.environment
@@ -148,9 +136,9 @@ def fanout_flow(
         days=job.table.days,
         now_ms=int(environment.now() * 1000),
         root_url=job.table.path,
-        staged_folder=logs.places.staged if logs.is_plain else "",
+        staged_folder=logs.staged if logs.is_plain else "",
         quarantine_url=quarantine_url,
-        slices=slices,
+        slices={(partition.topic, partition.number): routed for partition, routed in slices.items()},
         failpoint=environment.failpoint,
         storage_options=dict(job.table.storage_options),
         compression=job.table.compression,
@@ -288,7 +276,7 @@ def replayed_slice(logs: ExportLogs, piece: Slice) -> RoutedSlice:
     left = {name: state.of(partition).position_of(name) or 0 for name in names}
     takes = {name: piece.start for name in names if name not in logs.unreadable}
     after = logs.files_ends(takes, partition)
-    return RoutedSlice(partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=left, after=after)
+    return RoutedSlice(partition.topic_id, piece.start, piece.end, 1, takes, left=left, after=after)
 
 
 def _offsets(listed: Iterable[ReplayedOffsets]) -> dict[Partition, Ranges]:

@@ -13,12 +13,14 @@ import pyarrow.parquet as pq
 
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import DEFAULT_LIMITS, FanoutFlow, RoutedSlice, TypeFlow
+from penstock.flow.route.footers import WrittenFile, read_footer
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.pool import PoolLimits
 from penstock.flow.write.report import UNROUTED, Share, TaskReport, decode_report
 from penstock.job.kafka_types import HEADERS_TYPE
 from penstock.job.spec import DaysSpec, DecodeSpec, Policies, RouteSpec
 from penstock.job.sql_text import parse_expression as parse
+from penstock.storage import open_storage
 
 KEY = ("orders", 3)
 TOPIC_ID = "A" * 22
@@ -68,7 +70,7 @@ def fanout_flow(
     folder: Path, types: Iterable[TypeFlow], piece: RoutedSlice | None = None, **changes: Any
 ) -> FanoutFlow:
     named = {item.name: item for item in types}
-    whole = RoutedSlice(TOPIC_ID, 100, 1_000_000, (100,), dict.fromkeys(named, 100))
+    whole = RoutedSlice(TOPIC_ID, 100, 1_000_000, 1, dict.fromkeys(named, 100))
     limits = {field.name: changes.pop(field.name) for field in fields(PoolLimits) if field.name in changes}
     facts: dict[str, Any] = {
         "job": "shop",
@@ -107,10 +109,10 @@ class Outcome:
     def table(self, file: StagedFile) -> pa.Table:
         return pq.ParquetFile(Path(self.flow.root_url) / file.path).read()
 
-    def footer(self, file: StagedFile) -> dict[str, Any]:
-        metadata = pq.read_metadata(Path(self.flow.root_url) / file.path).metadata
-        facts: dict[str, Any] = json.loads(metadata[b"penstock"])
-        return facts
+    def written(self, file: StagedFile) -> WrittenFile:
+        """What the footer of a file shows."""
+        footer, _ = read_footer(open_storage(self.flow.root_url, {}), file.path)
+        return footer.written[0]
 
     def offsets(self, name: str) -> list[int]:
         return [row["offset"] for row in self.rows(name)] if name in self.shares else []

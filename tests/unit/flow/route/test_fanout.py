@@ -49,7 +49,7 @@ def record(kind: object, number: object, day: int = 7) -> dict[str, object]:
 
 
 def piece(takes: dict[str, int], counts: dict[str, int] | None = None, *, main: bool = True) -> RoutedSlice:
-    return RoutedSlice(TOPIC_ID, 100, 1_000, (100,), takes, counts or {}, main)
+    return RoutedSlice(TOPIC_ID, 100, 1_000, 1, takes, counts or {}, main)
 
 
 def test_types_and_days_become_files_with_their_facts(tmp_path: Path) -> None:

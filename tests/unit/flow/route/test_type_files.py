@@ -30,9 +30,7 @@ A, B, NO_TYPE = TypeKey(KEY, "a"), TypeKey(KEY, "b"), TypeKey(KEY, UNROUTED)
 
 
 def pool_of(folder: Path, piece: RoutedSlice | None = None, **changes: Any) -> TypeFiles:
-    pool = TypeFiles(fanout_flow(folder, [type_flow("a", SCHEMA), type_flow("b", SCHEMA)], piece, **changes))
-    pool.begin(KEY, 100)
-    return pool
+    return TypeFiles(fanout_flow(folder, [type_flow("a", SCHEMA), type_flow("b", SCHEMA)], piece, **changes))
 
 
 def rows(*numbers: int) -> pa.RecordBatch:
@@ -128,38 +126,38 @@ def test_every_row_is_in_one_file_of_its_type_and_day_under_any_limits(
 
 
 def footer(folder: Path, path: str) -> dict[str, Any]:
+    """What the footer of a task's file shows of it."""
     facts: dict[str, Any] = json.loads(pq.read_metadata(folder / "root" / path).metadata[b"penstock"])
-    return facts
+    [written] = facts.pop("written")
+    assert facts == {"v": 2, "job": "shop"}
+    return dict(written)
 
 
 def test_a_footer_holds_all_that_a_rebuild_needs(tmp_path: Path) -> None:
-    piece = RoutedSlice(TOPIC_ID, 50, 900, (50, 100, 300), {"a": 120, "b": 50}, after={"a": 90})
+    piece = RoutedSlice(TOPIC_ID, 50, 900, 3, {"a": 120, "b": 50}, after={"a": 90})
     pool = pool_of(tmp_path, piece)
     add(pool, A, "2026-01-07", 130, 140)
     add(pool, A, "2026-01-08", 135)
     add(pool, B, "2026-01-07", 150)
     pool.add(A, None, quarantined(131), np.array([131]))
     staged = pool.finish()
+    other = footer(tmp_path, staged[B].files[0].path)
     assert footer(tmp_path, staged[A].files[0].path) == {
-        "v": 1,
-        "job": "shop",
         "topic": "orders",
         "topic_id": TOPIC_ID,
-        "partition": 3,
-        "slice": [50, 900],
-        "piece": [100, 300],
-        "pieces": 3,
+        "number": 3,
         "batch": "b1",
         "type": "a",
         "day": "2026-01-07",
-        "first": 130,
+        "start": 120,
+        "end": 900,
         "last": 140,
-        "main": True,
-        "from": 120,
         "after": 90,
+        "task": other["task"],
+        "tasks": 3,
         "types": {"a": 2, "b": 1},
     }
-    assert footer(tmp_path, staged[B].files[0].path)["from"] == 50
+    assert other["start"] == 50
     names = [parse_staged_name(staged[owner].files[0].path) for owner in (A, B)]
     assert [(name.start, name.end) for name in names if name] == [(120, 900), (50, 900)]
 

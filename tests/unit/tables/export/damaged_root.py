@@ -133,9 +133,8 @@ class Lake:
         partition = piece.partition
         logs = self.root.logs if table is None else table.logs
         taken_from = {name: logs.taken_from(name, partition, start) for name, start in takes.items()}
-        routed = RoutedSlice(partition.topic_id, piece.start, piece.end, (piece.start,), taken_from, takes, main)
-        slices = {(partition.topic, partition.number): routed}
-        flow = fanout_flow(logs, new_batch_id(), slices, str(self.quarantine))
+        routed = RoutedSlice(partition.topic_id, piece.start, piece.end, 1, taken_from, takes, main)
+        flow = fanout_flow(logs, new_batch_id(), {partition: routed}, str(self.quarantine))
         shares: dict[str, Share] = {}
         for report in fanout_stage(flow)(self.log.records(partition, piece.read_from, piece.end)):
             for of_partition in decode_report(report.column(0)[0].as_py(), TaskReport).shares.values():

@@ -183,12 +183,11 @@ def test_late_rows_are_compacted_again_and_the_footer_lists_every_original(tmp_p
     compacted(root.table, all_days=True)
     (path,) = root.lake.glob(f"order/day={MONDAY}/*.parquet")
     footer = footer_of(path)
-    assert (footer["v"], footer["kind"], footer["type"], footer["day"]) == (1, "compacted", "order", MONDAY)
-    assert {item["path"] for item in footer["replaces"]} == originals | {f"order/day={MONDAY}/shop.0.39.parquet"}
-    late = next(original for original in footer["replaces"] if original["path"].endswith("shop.0.39.parquet"))
-    report = (late["topic_id"], late["partition"], late["slice"], late["piece"], late["pieces"], late["types"])
-    assert report == ("topicA", 0, [34, 40], [34, 40], 1, {"order": 1})
-    assert all(set(original) >= {"batch", "topic", "main", "rows"} for original in footer["replaces"])
+    assert {file.path for file in footer.written} == originals | {f"order/day={MONDAY}/shop.0.39.parquet"}
+    late = next(file for file in footer.written if file.path.endswith("shop.0.39.parquet"))
+    report = (late.topic_id, late.number, late.start, late.end, late.tasks, late.types, late.rows)
+    assert report == ("topicA", 0, 34, 40, 1, {"order": 1}, 6)
+    assert f"order/day={MONDAY}/shop.0.39.parquet" in footer.inputs
     assert rows_in(root.lake) == root.expected
 
 

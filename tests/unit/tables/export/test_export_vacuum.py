@@ -49,7 +49,7 @@ def started(folder: Path, export: str = "") -> ExportRoot:
 
 def leave(root: ExportRoot, name: str, kind: str = "order") -> str:
     """A file in the folder in which files of a type are staged."""
-    folder = f"{root.logs.places.staged}/{kind}" if root.logs.is_plain else f"{kind}/day={MONDAY}"
+    folder = f"{root.logs.staged}/{kind}" if root.logs.is_plain else f"{kind}/day={MONDAY}"
     root.logs.storage.put(f"{folder}/{name}", b"leftover")
     return f"{folder}/{name}"
 
@@ -159,7 +159,7 @@ def test_a_dry_run_deletes_nothing_and_reports_the_same(tmp_path: Path) -> None:
 def test_no_staged_copy_is_left_after_a_rename_by_copy(tmp_path: Path) -> None:
     storage = CopyingStorage()
     root = filled(tmp_path, storage)
-    assert list(storage.list(root.logs.places.staged)) == []
+    assert list(storage.list(root.logs.staged)) == []
     assert deleted(root, LATER) == []
     assert rows_stored(storage) == root.expected
 

@@ -207,7 +207,7 @@ def test_late_rows_wait_while_the_marker_of_their_day_cannot_be_removed(tmp_path
         if act == "delete" and "/complete/" in path:
             raise UserError("not allowed")
 
-    path = root.logs.places.marker("order", MONDAY)
+    path = f"{root.logs.home}/complete/order/{MONDAY}.json"
     body = root.logs.storage.read(path)
     if not is_known:
         root.logs.storage.delete(path)
@@ -257,7 +257,7 @@ def test_a_wrong_marker_left_by_a_crash_is_removed_at_the_next_start(tmp_path: P
     root = closed_monday(tmp_path)
     stale = json.dumps(marker(root)).encode()
     root.write(ZERO, 20, 25, LATE)
-    root.logs.storage.put(root.logs.places.marker("order", MONDAY), stale)
+    root.logs.storage.put(f"{root.logs.home}/complete/order/{MONDAY}.json", stale)
     restarted(root)
     assert marker(root) is None
 
