@@ -46,7 +46,6 @@ class StagedName:
     partition: int
     start: int
     end: int
-    unique: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,6 @@ class CompactedName:
     """A compaction's output; its commit can land as table version `version_max` at the latest."""
 
     version_max: int
-    unique: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,6 @@ class ReplayedName:
     """An output of one replay run of the quarantine."""
 
     run: str
-    unique: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +77,6 @@ class ClosedName:
     owner: str
     """The tag of the job."""
     close: int
-    unique: str
 
 
 def owner_tag(job: str) -> str:
@@ -121,7 +117,7 @@ def closed_name(owner: str, close: int, unique: str) -> str:
 
 
 def _parser(shape: re.Pattern[str], kind: type[NameT]) -> Callable[[str], NameT | None]:
-    """A parser of names of the kind, in any folder; it gives `None` for other names. Groups become the fields."""
+    """A parser of names of the kind, in any folder; it gives `None` for other names. Groups become fields."""
 
     def parse(path: str) -> NameT | None:
         match = shape.fullmatch(_last_part(path))

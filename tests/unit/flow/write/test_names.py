@@ -33,7 +33,7 @@ uniques = st.uuids(version=4).map(lambda item: item.hex)
 def test_a_staged_name_spells_partition_slice_and_id() -> None:
     name = staged_name(TOPIC_ID, 7, 0, 12, UNIQUE)
     assert name == "s._-9aZ_AbCdEfGhIjKlMn-_.p7.0.12.0123456789abcdef0123456789abcdef.pq"
-    assert parse_staged_name(name) == StagedName(TOPIC_ID, 7, 0, 12, UNIQUE)
+    assert parse_staged_name(name) == StagedName(TOPIC_ID, 7, 0, 12)
 
 
 @given(topic_ids, st.integers(0, 2**31 - 1), numbers, numbers, uniques)
@@ -41,7 +41,7 @@ def test_every_staged_name_is_read_back_from_any_folder(
     topic_id: str, partition: int, start: int, end: int, unique: str
 ) -> None:
     name = staged_name(topic_id, partition, start, end, unique)
-    expected = StagedName(topic_id, partition, start, end, unique)
+    expected = StagedName(topic_id, partition, start, end)
     assert parse_staged_name(name) == expected
     assert parse_staged_name(f"day=2026-01-02/k=a.b/{name}") == expected
     assert name.isascii() and name[0] not in "_.-" and not name.endswith(".parquet")
@@ -50,11 +50,11 @@ def test_every_staged_name_is_read_back_from_any_folder(
 def test_compacted_replayed_and_closed_names_are_read_back() -> None:
     compacted, replayed = compacted_name(41, UNIQUE), replayed_name("run-1", UNIQUE)
     closed = closed_name(owner_tag("rollups"), 7, UNIQUE)
-    assert parse_closed_name("interval=1m/day=x/" + closed) == ClosedName(owner_tag("rollups"), 7, UNIQUE)
+    assert parse_closed_name("interval=1m/day=x/" + closed) == ClosedName(owner_tag("rollups"), 7)
     assert compacted == f"c.41.{UNIQUE}.pq"
     assert replayed == f"r.run-1.{UNIQUE}.pq"
-    assert parse_compacted_name("day=x/" + compacted) == CompactedName(41, UNIQUE)
-    assert parse_replayed_name("day=x/" + replayed) == ReplayedName("run-1", UNIQUE)
+    assert parse_compacted_name("day=x/" + compacted) == CompactedName(41)
+    assert parse_replayed_name("day=x/" + replayed) == ReplayedName("run-1")
 
 
 def test_kinds_of_file_names_are_distinguished() -> None:
