@@ -169,7 +169,7 @@ class _Crew(Threads[Agent]):
         """How many partitions each member holds, as the first member sees it."""
         try:
             with self.members[0].looking() as participant:
-                claims = [claim for _, claim in participant.view.claims() if claim.held]
+                claims = [claim for _, claim in participant.view.state.claims.items() if claim.held]
         except TransientError:
             return Counter()
         return Counter(claim.owner.client_id for claim in claims if claim.owner is not None)

@@ -24,6 +24,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from penstock.claims.admin.log_reader import CoordinatedGroup, LogReader
 from penstock.claims.member.journal import JournalEntry
+from penstock.claims.member.session import catch_up
 from penstock.embedded.broker import Cluster
 from penstock.errors import PenstockError
 from penstock.job.spec import KafkaLogSpec
@@ -168,7 +169,7 @@ class Groups:
             reader.catch_up()
             return {
                 (partition.number, offset)
-                for partition, claim in reader.view.claims()
+                for partition, claim in reader.view.state.claims.items()
                 for start, end in claim.given_up
                 for offset in range(start, end)
             }
@@ -182,12 +183,12 @@ class Groups:
     def _owned(self, group: str) -> int:
         with LogReader(self._group(group)) as reader:
             reader.catch_up()
-            return sum(claim.held for _, claim in reader.view.claims())
+            return sum(claim.held for _, claim in reader.view.state.claims.items())
 
     def timeline(self, group: str) -> Timeline:
         with LogReader(self._group(group)) as reader:
             entries: list[JournalEntry] = []
-            reader.read(0, entries.extend)
+            catch_up(reader.journal, entries.extend, 0)
             return Timeline.of(entries)
 
     def _group(self, group: str) -> CoordinatedGroup:

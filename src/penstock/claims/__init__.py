@@ -2,7 +2,7 @@
 
 from penstock.claims.group import Claims, StaticClaims
 from penstock.claims.member.agent import CoordinationOptions
-from penstock.claims.member.consumer.acks import DoneTwiceError, LostClaimError, UnknownWorkError
+from penstock.claims.member.consumer.acks import LostClaimError, NotInFlightError
 from penstock.claims.member.consumer.member import Member
 from penstock.claims.member.consumer.start_offsets import PositionOutOfRangeError
 from penstock.claims.member.consumer.streams import Work
@@ -11,14 +11,13 @@ from penstock.claims.member.membership import DuplicateClientError, MemberOption
 __all__ = [
     "Claims",
     "CoordinationOptions",
-    "DoneTwiceError",
     "DuplicateClientError",
     "LostClaimError",
     "Member",
     "MemberOptions",
+    "NotInFlightError",
     "PositionOutOfRangeError",
     "ReplacedError",
     "StaticClaims",
-    "UnknownWorkError",
     "Work",
 ]

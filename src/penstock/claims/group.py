@@ -25,15 +25,12 @@ class Claims(Protocol):
 
         Called at the start of a round: no work is in progress on partitions that are not returned.
         """
-        ...
 
     def keeps(self, partition: Partition, token: int) -> bool:
         """Whether the claim under this token is still ours; called before a commit."""
-        ...
 
     def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
         """Report to other processes how far this one is."""
-        ...
 
     def working(self) -> None:
         """Report that the work makes progress: a round begins, a step is reached, a Spark task has ended.
@@ -41,19 +38,15 @@ class Claims(Protocol):
         Claims are renewed by a thread of their own, which would renew them for a loop that hangs too: without a call
         for `claims.work_timeout` they are released. May be called from any thread, and costs nothing.
         """
-        ...
 
     def correct(self, partition: Partition, token: int, position: int) -> int | None:
         """Lower the shown position to the table's if it is ahead of it (RULES M2); returns the old one if so."""
-        ...
 
     def renounce(self, partition: Partition) -> None:
         """The table has a newer token than this claim: release, and claim again above it (RULES M1)."""
-        ...
 
     def close(self) -> None:
         """Release everything."""
-        ...
 
 
 class StaticClaims:

@@ -10,6 +10,8 @@ import pyarrow as pa
 from penstock.logs.log import EpochMark
 
 ROWS_MAX = 100_000
+RECORDS_BATCH_BYTES = 16 * 1024 * 1024
+"""Of the batches that `Log.records` gives."""
 RECORD_BYTES_MAX = 1024 * 1024
 """Kafka's own limit, for topics whose configuration may not be read."""
 SPARK_ROWS_MIN, SPARK_ROWS_MAX = 16, 10_000

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from penstock.claims.admin.history import History, HistoryReader
+from penstock.claims.admin.history import History
 from penstock.claims.admin.log_reader import CoordinatedGroup, LogReader
 from penstock.claims.member.journal import JournalEntry
+from penstock.claims.member.session import catch_up
 from penstock.claims.protocol.group_view import Freshness, freshness
 from penstock.claims.protocol.records import (
     TEXT_CHARACTERS_MAX,
@@ -135,20 +136,19 @@ def history(of: CoordinatedGroup, limit: int | None = HISTORY_LINES, records_max
     """
     with LogReader(of) as reader:
         first, end = reader.journal.bounds()
-        start = max(first, end - records_max)
         snapshots = [snapshot for snapshot in reader.journal.snapshots() if snapshot.topic_id == reader.topic.topic_id]
-        history_reader = HistoryReader(start, snapshots)
+        result = History(max(first, end - records_max), snapshots)
 
         def take(entries: Sequence[JournalEntry]) -> None:
             for entry in entries:
-                history_reader.read(entry.offset, entry.appended_at, entry.record, entry.fault)
+                result.read(entry.offset, entry.appended_at, entry.record, entry.fault)
 
-        reader.read(start, take)
-        if not history_reader.exists:
+        catch_up(reader.journal, take, result.start)
+        if not result.exists:
             raise _unknown_group(reader)
-    records = history_reader.records
-    newest = records if limit is None else records[max(0, len(records) - limit) :]
-    return History(tuple(newest), start, history_reader.count)
+    if limit is not None:
+        del result.records[:-limit]
+    return result
 
 
 def pause(

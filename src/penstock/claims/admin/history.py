@@ -32,22 +32,15 @@ class JudgedRecord:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class History:
-    """Records in the order of the log; `count` is how many were read, from the offset `start` on."""
-
-    records: tuple[JudgedRecord, ...]
-    start: int = 0
-    count: int = 0
-
-
-class HistoryReader:
     """Judges the offsets of a coordination partition in order, without heartbeats that change nothing."""
 
     def __init__(self, start: int, snapshots: Iterable[Snapshot] = ()) -> None:
         """`start` is the first offset to be read: unless it is 0, verdicts begin with the oldest snapshot after it."""
+        self.start = start
         self.records: list[JudgedRecord] = []
         self.count = 0
+        """How many offsets were read."""
         self.exists = False
         """Whether any record is of the group."""
         self._group = GroupState() if start == 0 else None

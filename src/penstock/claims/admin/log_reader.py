@@ -77,11 +77,7 @@ class LogReader:
         self._whole = not start.fault
         if start.snapshot is not None:
             self.view.restore(start.snapshot, start.snapshot.appended_at)
-        self.read(start.offset, self._take_all)
-
-    def read(self, start: int, take: Callable[[Sequence[JournalEntry]], None]) -> None:
-        """Read the log from an offset to its current end."""
-        catch_up(self.journal, take, start)
+        catch_up(self.journal, self._take_all, start.offset)
 
     def follow(self, seconds: float, holds: Callable[[], bool]) -> bool:
         """Read on until a condition holds, or for so long."""

@@ -6,6 +6,7 @@ It survives broker failures: while its records do not get through, its leases ru
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -50,10 +51,10 @@ class Agent:
         member: MemberOptions,
         coordination: CoordinationOptions | None = None,
         listener: EventListener = lambda event: None,
-        work_timeout_seconds: float | None = None,
+        work_timeout_seconds: float = math.inf,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`work_timeout_seconds` without a call of `working` end the membership until the next call; None: never."""
+        """`work_timeout_seconds` without a call of `working` end the membership until the next call."""
         _check_member(member)
         self.member = member
         self.startup_seconds: float | None = None
@@ -113,8 +114,7 @@ class Agent:
         self._worked_at = self.now()
 
     def _work_hangs(self) -> bool:
-        limit = self._work_timeout_seconds
-        return limit is not None and self.now() - self._worked_at > limit
+        return self.now() - self._worked_at > self._work_timeout_seconds
 
     def using(self, partitions: Iterable[Partition]) -> None:
         with self._lock:
@@ -230,7 +230,7 @@ class Agent:
                 session.keep_pace(participant, self._awaited)
                 self._turn(session, participant)
             if not self._stopping.is_set():
-                self._report(_hanging(self._work_timeout_seconds or 0.0))
+                self._report(_hanging(self._work_timeout_seconds))
             self._leave(session, participant)
         finally:
             with self._lock:

@@ -73,7 +73,8 @@ class Journal:
         self._rest_seconds = min(max(heartbeat_seconds * FETCH_INTERVALS, FETCH_SECONDS_MIN), FETCH_SECONDS_MAX)
         self._delivery_ms = int((delivery_seconds_max or max(1.0, heartbeat_seconds / 2)) * 1000)
         self._sought = 0
-        self._hurries = True
+        self.hurries = True
+        """Whether its consumer gets each record at once, or costs the broker little."""
         self._consumer = self._new_consumer()
         self._producer = self._new_producer()
 
@@ -92,8 +93,7 @@ class Journal:
         return open_client(Producer, settings)
 
     def _new_consumer(self) -> Consumer:
-        """A consumer that gets each record at once (`hurries`), or one that costs the broker little."""
-        wait_seconds, bytes_min = (FETCH_SECONDS_MIN, 1) if self._hurries else (self._rest_seconds, FETCH_BYTES_MIN)
+        wait_seconds, bytes_min = (FETCH_SECONDS_MIN, 1) if self.hurries else (self._rest_seconds, FETCH_BYTES_MIN)
         settings = {
             **self._settings,
             # librdkafka requires one; partitions are assigned by hand, and the group is never joined.
@@ -114,7 +114,7 @@ class Journal:
         """Read on with a consumer that gets each record at once, or with one that costs the broker little."""
         offset = max(self._sought, self.position())
         self._consumer.close()
-        self._hurries = hurries
+        self.hurries = hurries
         self._consumer = self._new_consumer()
         self.seek(offset)
 
@@ -144,11 +144,7 @@ class Journal:
 
     def holds(self, offset: int, appended_at: float) -> bool:
         """Whether the log holds at this offset a record that was appended then; True if it cannot be read."""
-        items = [
-            message
-            for message in self._read(self.topic.name, self.place, offset, offset + 1)
-            if message.offset() == offset
-        ]
+        items = self._read(self.topic.name, self.place, offset, offset + 1)
         return not items or abs(items[0].timestamp()[1] / 1000 - appended_at) < 0.001
 
     def check_new(self) -> None:

@@ -201,7 +201,7 @@ class Upkeep:
         self._looked_at = now
         ids = {(topic.topic, topic.topic_id) for member in self._view.state.members.values() for topic in member.wants}
         topics = {topic for topic, _ in ids}
-        free = [partition for partition, claim in self._view.claims() if not claim.held]
+        free = [partition for partition, claim in self._view.state.claims.items() if not claim.held]
         self._unrequested_since = {
             key: self._unrequested_since.get(key, now) for key in free if (key.topic, key.topic_id) not in ids
         }

@@ -92,7 +92,6 @@ class Session:
         self._unkept_since: float | None = None
         self._unkept = 0
         self._due = False
-        self._hurries = True
         self._busy_at = now()
         self._identity_checked_at = now()
         self._turned_at = 0.0
@@ -139,15 +138,14 @@ class Session:
         Not where the work waits for its own records to come back (`awaited`): each would cost it a whole fetch.
         """
         many = len(participant.view.state.members) > HURRYING_MEMBERS_MAX
-        hurries = awaited or (self._hurries and participant.busy and not many)
-        if hurries != self._hurries:
-            self._hurries = hurries
+        hurries = awaited or (self.journal.hurries and participant.busy and not many)
+        if hurries != self.journal.hurries:
             self.journal.keep_pace(hurries)
 
     def poll(self, participant: Participant, sleep: Callable[[float], object]) -> list[JournalEntry]:
         """What was appended since. A member at rest sleeps by itself: a waiting client wakes up every 0.2 s."""
         interval, now = participant.options.heartbeat_seconds, self._now()
-        if self._hurries or participant.busy:
+        if self.journal.hurries or participant.busy:
             self._busy_at = now
         if now - self._busy_at < interval:
             return self.journal.poll(POLL_SECONDS)

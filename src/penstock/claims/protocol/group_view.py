@@ -7,7 +7,6 @@ last record: a suspicion, never a fact (RULES M2).
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 from enum import Enum
 
 from penstock.claims.protocol.fold import apply
@@ -147,9 +146,6 @@ class GroupView:
 
     def claim(self, partition: Partition) -> Claim:
         return self.state.claim(partition)
-
-    def claims(self) -> Iterator[tuple[Partition, Claim]]:
-        yield from self.state.claims.items()
 
     def live_members(self, now: float) -> list[MemberState]:
         """Those that have not left and are not suspected."""

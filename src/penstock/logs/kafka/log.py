@@ -26,6 +26,7 @@ from confluent_kafka import (
 
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
+from penstock.logs.batches import RECORDS_BATCH_BYTES
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX, open_client
 from penstock.logs.kafka.faults import UNUSED_GROUP_DENIED, error_of, fault_of
 from penstock.logs.kafka.mirror import mirror, mirrored
@@ -34,7 +35,6 @@ from penstock.logs.kafka.settings import reading_settings
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import EpochMark, LostTail, OffsetProgress, Offsets, Partition, Slice
 
-RECORDS_BATCH_BYTES = 16 * 1024 * 1024
 LOST_TAIL_ASKED_AGAIN = 2
 LOST_TAIL_PAUSE_SECONDS = 0.5
 SILENCE_SECONDS_MAX = 30.0

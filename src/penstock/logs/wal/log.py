@@ -18,14 +18,10 @@ from penstock.job.reader import SpecReader
 from penstock.job.spec import JobSpec, LogSpec, Secret
 from penstock.job.topics import complete_topics
 from penstock.job.values import Parsed, text
-from penstock.logs.batches import ROWS_MAX
+from penstock.logs.batches import RECORDS_BATCH_BYTES, ROWS_MAX
 from penstock.logs.log import Bounds, Log, OffsetProgress, Offsets, Partition, Piece, Slice, pieces_of, start_offset
 from penstock.logs.wal.client import WalClient, is_address, is_token
 from penstock.logs.wal.records import NAME, RECORD_BYTES_MAX
-
-RECORDS_BATCH_BYTES = 16 * 1024 * 1024
-RECORD_BYTES = 64
-"""The approximate overhead of a record."""
 
 
 def _url(value: object) -> str:
@@ -83,7 +79,7 @@ def read_piece(client: WalClient, piece: Piece, batch_bytes: int) -> Iterator[pa
     for append, values in client.read(piece.topic, piece.partition, piece.start, piece.end):
         for value in values[max(0, piece.start - append.offset) : piece.end - append.offset]:
             rows.append((value, append.at_ms))
-            size += len(value) + RECORD_BYTES
+            size += len(value)
             if size >= batch_bytes or len(rows) >= ROWS_MAX:
                 yield _batch(piece, first, rows)
                 first, size, rows = first + len(rows), 0, []

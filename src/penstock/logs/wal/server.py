@@ -52,8 +52,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class _Head:
-    """The head of a request."""
-
     def __init__(self, scope: Mapping[str, Any]) -> None:
         self.method: str = scope["method"]
         self.path: list[str] = scope["path"].strip("/").split("/")
@@ -135,7 +133,6 @@ class WalServer:
             await asyncio.to_thread(self.store.trim)
 
     async def _application(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        """Answer one request."""
         head = _Head(scope)
         held = head.body_bytes + (ANSWER_BYTES_MAX if head.method == "GET" else 0)
         refusal = self._refusal(head, held)

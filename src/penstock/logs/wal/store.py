@@ -41,7 +41,6 @@ from penstock.logs.wal.records import (
 STEPS = ("wal_trimmed", "wal_written", "wal_committed")
 """Where a fault test may end the process: after deletions, before a commit, and after it."""
 PARTITIONS_MAX = 256
-"""The most partitions of a topic."""
 CLIENT_KEYS_MAX = 1_000_000
 """Older client keys are forgotten: each new one replaces the oldest."""
 TRIM_BYTES_MAX = 16 * 1024 * 1024

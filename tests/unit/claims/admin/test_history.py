@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from penstock.claims.admin.history import HistoryReader, JudgedRecord, RecordVerdict
+from penstock.claims.admin.history import History, JudgedRecord, RecordVerdict
 from penstock.claims.protocol.records import (
     ClaimingPartition,
     ClaimRequest,
@@ -19,7 +19,7 @@ from tests.support.coordination import ANNA, BERT, CLEO, WEB, Log, web
 
 def read(log: Log, start: int = 0, *snapshots: Snapshot) -> list[JudgedRecord]:
     """The history of a log from an offset on; record n is appended n seconds after 1000."""
-    reader = HistoryReader(start, snapshots)
+    reader = History(start, snapshots)
     for offset in range(start, len(log.records)):
         reader.read(offset, 1000.0 + offset, log.records[offset])
     assert reader.count == len(log.records) - start
@@ -84,7 +84,7 @@ def test_without_a_snapshot_no_verdict_is_invented() -> None:
 
 
 def test_foreign_record_is_reported() -> None:
-    reader = HistoryReader(0)
+    reader = History(0)
     reader.read(0, 5.0, None, "not a record of Penstock")
     reader.read(1, 6.0, None)
     assert reader.records == [JudgedRecord(0, 5.0, None, RecordVerdict.FOREIGN, "not a record of Penstock")]

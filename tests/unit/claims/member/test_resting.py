@@ -15,6 +15,7 @@ class QuietJournal:
     """A log to which nothing is appended; keeps for how long the client was to wait."""
 
     def __init__(self) -> None:
+        self.hurries = True
         self.waits: list[float] = []
 
     def poll(self, seconds: float) -> list[JournalEntry]:
@@ -22,7 +23,7 @@ class QuietJournal:
         return []
 
     def keep_pace(self, hurries: bool) -> None:
-        """The same log."""
+        self.hurries = hurries
 
 
 class Waiting:

@@ -102,6 +102,7 @@ class SimulatedJournal:
         self.topic = CoordinationTopic("__penstock", network.log.topic_id, PLACES)
         self.group = GROUP
         self.place = 0
+        self.hurries = True
         self.read = 0
         self._network = network
         self._process = process

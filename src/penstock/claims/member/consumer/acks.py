@@ -22,21 +22,13 @@ class LostClaimError(FencedError):
         self.token = token
 
 
-class _WrongDoneError(UserError):
-    """`done` was called for an item that is not in flight."""
+class NotInFlightError(UserError):
+    """`done` was called for an item that is done already, or was never handed out under this claim."""
 
     def __init__(self, partition: Partition, offset: int, what: str, hint: str) -> None:
         super().__init__(f"offset {offset} of {partition} {what}", hint=hint)
         self.partition = partition
         self.offset = offset
-
-
-class DoneTwiceError(_WrongDoneError):
-    """The item was reported as done before."""
-
-
-class UnknownWorkError(_WrongDoneError):
-    """No such item was handed out under this claim."""
 
 
 class Acks:
@@ -95,9 +87,9 @@ class Acks:
         if offset not in self._undone:
             if offset < self.position or offset in self._tracked:
                 hint = "call done() once for every item, when its work is finished"
-                raise DoneTwiceError(self.partition, offset, "is done already", hint)
+                raise NotInFlightError(self.partition, offset, "is done already", hint)
             hint = "pass the item itself to done(), as poll() returned it"
-            raise UnknownWorkError(self.partition, offset, "was not handed out", hint)
+            raise NotInFlightError(self.partition, offset, "was not handed out", hint)
         before = self.position
         self._undone.discard(offset)
         while self._tracked and self._tracked[0] not in self._undone:

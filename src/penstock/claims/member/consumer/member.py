@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -128,13 +128,6 @@ class Member:
                 self._reader.fetch(min(remaining_seconds, FETCH_SECONDS))
             return []
 
-    def __iter__(self) -> Iterator[Work]:
-        """Record after record until the member is closed, except those of claims lost meanwhile."""
-        while not self._closing.is_set():
-            for work in self.poll():
-                if self._supervisor.stream_of(work) is not None:
-                    yield work
-
     def done(self, work: Work) -> None:
         """Report that the work on a record is finished: in any order, from any thread.
 
@@ -165,7 +158,8 @@ class Member:
     def losses(self) -> dict[Partition, tuple[tuple[int, int], ...]]:
         """The group's loss ledger: ranges `[start, end)` that were claimed at most once and never reported as done."""
         with self._agent.looking() as participant:
-            return {partition: claim.given_up for partition, claim in participant.view.claims() if claim.given_up}
+            claims = participant.view.state.claims
+            return {partition: claim.given_up for partition, claim in claims.items() if claim.given_up}
 
     def __enter__(self) -> Member:
         try:

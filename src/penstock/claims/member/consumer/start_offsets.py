@@ -17,8 +17,8 @@ from penstock.events import ReadingInterrupted
 from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition, start_offset
 
-ANSWERS_MIN = 4
-"""How often the broker must give the same answer, each time to another client."""
+REPEATS_MIN = 4
+"""How often the broker must repeat its answer, each time to another client."""
 LASTING_INTERVALS = 3
 """For how many heartbeat intervals, at least."""
 LASTING_SECONDS_MIN = 3.0
@@ -90,9 +90,8 @@ class _UnexpectedAnswer:
 
     token: int
     position: int
-    since: float
     asked_at: float
-    answers: int = 1
+    repeats: int = 0
 
 
 class StartOffsetFinder:
@@ -124,7 +123,7 @@ class StartOffsetFinder:
         if self._begun is not None:
             return
         with suppress(TransientError), self._agent.looking() as participant:
-            claims = participant.view.claims()
+            claims = participant.view.state.claims.items()
             self._begun = frozenset(partition.topic_id for partition, claim in claims if position_of(claim) is not None)
 
     def find(self, tokens: Mapping[Partition, int]) -> dict[Partition, int]:
@@ -148,16 +147,14 @@ class StartOffsetFinder:
     def _waits(self, partition: Partition, now: float) -> bool:
         """Whether the position is being checked, and it is too early to ask again."""
         unexpected = self._unexpected.get(partition)
-        return unexpected is not None and now - unexpected.asked_at < self._lasting_seconds / ANSWERS_MIN
+        return unexpected is not None and now - unexpected.asked_at < self._lasting_seconds / REPEATS_MIN
 
-    def _bounds(self, claims: Mapping[Partition, Claim]) -> dict[Partition, Bounds]:
-        checked = [partition for partition in claims if partition in self._unexpected]
-        bounds = dict(self._log.bounds([partition for partition in claims if partition not in self._unexpected]))
-        if checked:
-            # Another client asks the present leaders of the partitions.
-            with closing(self._reopen()) as log:
-                bounds |= log.bounds(checked)
-        return bounds
+    def _bounds(self, claims: Mapping[Partition, Claim]) -> Mapping[Partition, Bounds]:
+        if not any(partition in self._unexpected for partition in claims):
+            return self._log.bounds(claims)
+        # Another client asks the present leaders of the partitions.
+        with closing(self._reopen()) as log:
+            return log.bounds(claims)
 
     # without a position
 
@@ -226,12 +223,12 @@ class StartOffsetFinder:
         error = PositionOutOfRangeError(partition, position, bounds)
         now, unexpected = self._agent.now(), self._unexpected.get(partition)
         if unexpected is None or (unexpected.token, unexpected.position) != (claim.token, position):
-            self._unexpected[partition] = _UnexpectedAnswer(claim.token, position, now, now)
+            self._unexpected[partition] = _UnexpectedAnswer(claim.token, position, now)
             self._report(ReadingInterrupted(reason=error.primary, detail="the broker is asked again first"))
             return None
         unexpected.asked_at = now
-        unexpected.answers += 1
-        if unexpected.answers >= ANSWERS_MIN and now - unexpected.since >= self._lasting_seconds:
+        unexpected.repeats += 1
+        if unexpected.repeats >= REPEATS_MIN:
             raise error
         return None
 

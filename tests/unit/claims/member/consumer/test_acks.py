@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.claims.member.consumer.acks import Acks, DoneTwiceError, LostClaimError, UnknownWorkError
+from penstock.claims.member.consumer.acks import Acks, LostClaimError, NotInFlightError
 from penstock.errors import FencedError, UserError
 from penstock.logs.log import Partition
 
@@ -34,7 +34,7 @@ def test_upstream_17_the_position_waits_for_the_first_unfinished_record_and_then
     assert (six.position, six.tracked) == (1, 5)
     assert six.done(1, TOKEN)
     assert (six.position, six.tracked) == (3, 3)
-    with pytest.raises(UnknownWorkError):
+    with pytest.raises(NotInFlightError):
         six.done(95, TOKEN)
     for offset in (5, 3, 4):
         six.done(offset, TOKEN)
@@ -95,20 +95,20 @@ def test_nothing_handed_out_leaves_the_position_where_the_claim_began(start: int
 def test_p16_finishing_a_record_twice_is_refused_and_counts_nothing() -> None:
     three = delivered(0, 1, 2)
     three.done(1, TOKEN)
-    with pytest.raises(DoneTwiceError) as while_tracked:
+    with pytest.raises(NotInFlightError) as while_tracked:
         three.done(1, TOKEN)
     assert while_tracked.value.offset == 1
     three.done(0, TOKEN)
-    with pytest.raises(DoneTwiceError):
+    with pytest.raises(NotInFlightError):
         three.done(0, TOKEN)
     assert (three.undone, three.tracked, three.position) == (1, 1, 2)
-    assert issubclass(DoneTwiceError, UserError)
+    assert issubclass(NotInFlightError, UserError)
 
 
 def test_p16_acknowledging_an_undelivered_record_is_refused() -> None:
     holes = delivered(10, 14, start=10)
     for offset in (12, 15, 1000):
-        with pytest.raises(UnknownWorkError) as unknown:
+        with pytest.raises(NotInFlightError) as unknown:
             holes.done(offset, TOKEN)
         assert (unknown.value.partition, unknown.value.offset) == (WEB, offset)
     assert holes.undone == 2

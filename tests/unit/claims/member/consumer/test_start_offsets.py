@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from penstock.claims.member.consumer.start_offsets import (
-    ANSWERS_MIN,
     LASTING_INTERVALS,
+    REPEATS_MIN,
     Delivery,
     DeliveryOptions,
     PositionOutOfRangeError,
@@ -158,7 +158,7 @@ def test_p12_a_lasting_answer_of_the_log_stops_the_member() -> None:
         group.wait_for_start(anna, starts)
     assert (outside.value.position, outside.value.bounds) == (99, Bounds(0, 10))
     assert group.coordination.now - began_at >= LASTING_INTERVALS * INTERVAL
-    assert group.broker.clients >= ANSWERS_MIN, "each answer but the first was given to a client of its own"
+    assert group.broker.clients >= REPEATS_MIN, "each answer but the first was given to a client of its own"
 
 
 def test_p12_a_later_wrong_answer_starts_a_new_waiting_time() -> None:
