@@ -15,7 +15,7 @@ from penstock.errors import TransientError
 from penstock.job.spec import job_of, kafka_of
 from penstock.logs.registry import open_log
 from penstock.status.model import AlertKind
-from penstock.tables.export.monitoring import Rule
+from penstock.tables.export.monitoring import ExportAlert
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status import export_status
 from tests.cases.export_status import Fan, fan_of, with_fs_behind
@@ -51,7 +51,7 @@ def test_status_without_kafka_shows_the_positions_of_the_tables(fan: Fan) -> Non
     result = export_status(job_of(away, ExportSpec), open_log, time.time)
     assert [(partition.position, partition.end) for partition in result.partitions] == [(10, None), (8, None)]
     assert result.exit_code == TransientError.exit_code
-    assert Rule.DISCREPANCY in [alert.kind for alert in result.alerts]
+    assert ExportAlert.DISCREPANCY in [alert.kind for alert in result.alerts]
 
 
 # metrics

@@ -17,8 +17,7 @@ from rich.console import Console
 from penstock.cli.status import print_status
 from penstock.cli.status import status as status_command
 from penstock.errors import UserError
-from penstock.tables.export.monitoring import Rule
-from penstock.tables.export.status import TypeAlert
+from penstock.tables.export.monitoring import ExportAlert
 from tests.cases.export_status import Fan, at, fan_of, with_fs_behind
 from tests.support.kafka import Produce, Topics
 
@@ -40,7 +39,7 @@ def test_a_type_shows_its_rows_and_where_it_lags(fan: Fan) -> None:
     with_fs_behind(fan)
     fs, gc = fan.types()["fs"], fan.types()["gc"]
     assert [(item["rows"], item["files"], item["gap_records"]) for item in (fs, gc)] == [(5, 1, 8), (8, 2, 0)]
-    assert fan.texts(TypeAlert.TYPE_LAGGING) == [
+    assert fan.texts(ExportAlert.TYPE_LAGGING) == [
         "type fs is due and not written since 2026-03-03T01:06:40Z: 5 records wait"
     ]
 
@@ -48,8 +47,8 @@ def test_a_type_shows_its_rows_and_where_it_lags(fan: Fan) -> None:
 def test_lag_and_discrepancy_are_reported_and_raise_alerts_beyond_their_limits(fan: Fan) -> None:
     with_fs_behind(fan)
     assert [fan.partition(number).lag_records for number in (0, 1)] == [0, 2]
-    assert fan.texts(Rule.DISCREPANCY) == [f"{fan.partitions[1]}: its types are 8 records apart, the limit is 3"]
-    assert fan.kinds() == [TypeAlert.TYPE_LAGGING, Rule.DISCREPANCY]
+    assert fan.texts(ExportAlert.DISCREPANCY) == [f"{fan.partitions[1]}: its types are 8 records apart, the limit is 3"]
+    assert fan.kinds() == [ExportAlert.TYPE_LAGGING, ExportAlert.DISCREPANCY]
 
 
 def test_a_type_that_caught_up_raises_no_alert(fan: Fan) -> None:
@@ -65,7 +64,7 @@ def test_unread_records_raise_a_lag_alert(fan: Fan, produce: Produce) -> None:
     with_fs_behind(fan)
     produce(fan.partitions[0].topic, ["{}"] * 5, partition=0)
     assert fan.partition(0).lag_records == 5
-    assert Rule.LAG in fan.kinds()
+    assert ExportAlert.LAG in fan.kinds()
 
 
 def test_a_type_waiting_for_its_rotation_raises_no_alert(fan: Fan) -> None:
@@ -75,7 +74,7 @@ def test_a_type_waiting_for_its_rotation_raises_no_alert(fan: Fan) -> None:
     fan.start()
     fan.write(0, 0, 3, deferred=["fs"])
     assert fan.types()["fs"]["gap_records"] == 3
-    assert TypeAlert.TYPE_LAGGING not in fan.kinds()
+    assert ExportAlert.TYPE_LAGGING not in fan.kinds()
 
 
 def test_files_that_cannot_be_renamed_are_reported(fan: Fan) -> None:
@@ -85,7 +84,7 @@ def test_files_that_cannot_be_renamed_are_reported(fan: Fan) -> None:
     (fan.root / "fs").write_text("in the way")
     fan.write(0, 3, 10)
     assert fan.partition(0).position == 10
-    assert "type fs: 1 files wait for their final names" in fan.texts(TypeAlert.TYPE_LAGGING)
+    assert "type fs: 1 files wait for their final names" in fan.texts(ExportAlert.TYPE_LAGGING)
 
 
 def test_the_command_prints_text_and_json(fan: Fan, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,6 @@ class RoutedPart:
     """What belongs to no type, or to one without a log."""
     watermark_ms: int | None = None
     mark: EpochMark | None = None
-    """The last record of the slice; None if it has none, or its log keeps no leader epochs."""
 
     @property
     def partition(self) -> Partition:
@@ -94,9 +93,6 @@ class TypesLanded:
     """Types that could not commit, with the reason: they lag from now on."""
     landed: dict[str, list[SlicePart]] = field(default_factory=dict)
     """The slices that the logs of types took."""
-
-
-# the logs of types
 
 
 def land_types(markers: DayMarkers, batch_id: str, parts: Sequence[RoutedPart]) -> TypesLanded:
@@ -167,9 +163,6 @@ def _slice(logs: ExportLogs, name: str, part: RoutedPart, position: int | None) 
     numbers = Numbers(latest={FILES_END: end}) if files else Numbers()
     own = Slice(part.partition, start, end, start)
     return SlicePart(own, 0, counts, files, share.quarantine_files, numbers=numbers, begins=position is None)
-
-
-# the job log
 
 
 def land_job(logs: ExportLogs, batch_id: str, parts: Sequence[RoutedPart], moved: Collection[Partition]) -> Outcome:

@@ -96,7 +96,6 @@ class Export(ExportTable):
         self._owned: set[Partition] = set()
         self._is_finished = False
         """Whether all commits up to now are finished, as far as this process knows."""
-        self._ends: Mapping[Partition, int] = {}
         self._outcomes: Outcomes = Counter()
 
     def state(self, partitions: Iterable[Partition]) -> DeltaState:
@@ -155,8 +154,8 @@ class Export(ExportTable):
         """First the quick work for idle partitions and complete days, then a catch-up of lagging types."""
         state = self.logs.state()
         bounds = {partition: view.bounds[partition] for partition in view.tokens}
-        self._ends = {partition: held.end for partition, held in bounds.items()}
-        self._report(state)
+        ends = {partition: held.end for partition, held in bounds.items()}
+        self.environment.listener.event(measure(state, ends, self.spec.alerts, self._outcomes))
         self._retry_failing(state, view)
         self._fail(self._lost_records(state, bounds))
         paused = self._paused(view.now)
@@ -169,7 +168,7 @@ class Export(ExportTable):
             return view.flush_now or name in self.failing or is_rotation_due(spec.rotation, lag, view.now)
 
         idle_seconds = self.spec.days.idle_seconds
-        self.raise_event_times(idle_event_times(state, self._ends, view.now, idle_seconds, self._idle_since))
+        self.raise_event_times(idle_event_times(state, ends, view.now, idle_seconds, self._idle_since))
         batch = next_catch_up(state, bounds, is_due, records_per_batch_max(self.job.flush, view.record_bytes))
         if batch is None and view.idle:
             if view.flush_now and self.failing:
@@ -206,10 +205,6 @@ class Export(ExportTable):
     def _put_own_markers(self) -> None:
         self.put_markers([name for name in self.spec.types if name not in self.failing])
 
-    def _report(self, state: ExportState) -> None:
-        """Report the monitoring rules over the partitions of this process."""
-        self.environment.listener.event(measure(state, self._ends, self.spec.alerts, self._outcomes))
-
     # types that fail
 
     def _paused(self, now: float) -> frozenset[str]:
@@ -220,7 +215,7 @@ class Export(ExportTable):
     def _fail(self, reasons: Mapping[str, str]) -> None:
         """Pause types that failed."""
         for name, reason in reasons.items():
-            self.finishing.forget_probe(name)
+            self.finishing.writable.discard(name)
             before = self.failing.get(name)
             self.failing[name] = Failure(reason, self.environment.now() + RETRY_SECONDS)
             if before is None or before.reason != reason:
@@ -254,15 +249,15 @@ class Export(ExportTable):
         """
         main = not isinstance(batch, CatchUpBatch)
         begins = batch.takes if isinstance(batch, CatchUpBatch) else self._begins(batch)
+        tasks = Counter((part.topic, part.partition) for part in pieces)
         routed = {}
         for piece in batch.slices:
             partition, counts = piece.partition, begins[piece.partition]
-            place = partition.topic, partition.number
-            tasks = sum((part.topic, part.partition) == place for part in pieces)
+            task_count = tasks[partition.topic, partition.number]
             takes = {name: self.logs.taken_from(name, partition, start) for name, start in counts.items()}
             after = self.logs.files_ends(counts, partition)
             routed[partition] = RoutedSlice(
-                partition.topic_id, piece.start, piece.end, tasks, takes, counts, main, after=after
+                partition.topic_id, piece.start, piece.end, task_count, takes, counts, main, after=after
             )
         return routed
 
@@ -315,7 +310,6 @@ class Export(ExportTable):
         self.environment.at_step("quarantined")
         self._is_finished = True
         self._put_own_markers()
-        self._report(self.logs.cached_state())
         if vanished := sum(part.totals.vanished for part in outcome.accepted if isinstance(part, FencePart)):
             # They were deferred for a type, and the log has lost them since (I7).
             self.environment.listener.event(RecordsVanished(records=vanished))

@@ -50,8 +50,8 @@ class Finishing:
 
     logs: ExportLogs
     markers: DayMarkers
-    _writable: set[str] = field(default_factory=set)
-    """Types whose folders can be written."""
+    writable: set[str] = field(default_factory=set)
+    """Types whose folders can be written; one that fails is probed again before its next files are committed."""
 
     def pending(self, names: Iterable[str] | None = None) -> list[Rename]:
         """The staged files that active entries name, of these types or of all; logs are read after the listing.
@@ -127,7 +127,7 @@ class Finishing:
 
     def probe(self, name: str) -> str | None:
         """Why plain files cannot be put into the folder of a type; None if they can."""
-        if name in self._writable or not self.logs.is_plain:
+        if name in self.writable or not self.logs.is_plain:
             return None
         path = f"{name}/_probe.{new_batch_id()}"
         try:
@@ -135,12 +135,8 @@ class Finishing:
             self.logs.storage.delete(path)
         except PenstockError as error:
             return error.primary
-        self._writable.add(name)
+        self.writable.add(name)
         return None
-
-    def forget_probe(self, name: str) -> None:
-        """A type that failed is probed again before its next files are committed."""
-        self._writable.discard(name)
 
 
 # names and topics that jobs reserve below a root

@@ -67,7 +67,6 @@ class ExportKind:
     def compact(
         self, job: JobSpec, request: CompactRequest, environment: Environment, progress: Progress | None
     ) -> CompactReport:
-        """Merge small files; plain ones of complete days, or of all days but the newest."""
         table = existing(job_of(job, ExportSpec), environment)
         target_bytes = request.target_bytes or job.flush.min_bytes_per_file
         return compact(table, target_bytes, all_days=request.all_days, progress=progress, effort=request.effort)

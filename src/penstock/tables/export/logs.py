@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 
 import pyarrow as pa
 
@@ -67,8 +67,7 @@ class ExportLogs:
     # the job log
 
     def job_place(self) -> TablePlace:
-        path = f"{self.root}/{self.home}"
-        return TablePlace(path, storage_options=self.export.storage_options, numbers=(EVENT_MS,))
+        return TablePlace(f"{self.root}/{self.home}", storage_options=self.export.storage_options, numbers=(EVENT_MS,))
 
     def find_job_log(self) -> DeltaLog | None:
         if self._job_log is None:
@@ -209,11 +208,11 @@ class ExportLogs:
 
         Columns of other processes keep their types. A type whose fields are not known has no log yet.
         """
-        decoded: pa.Schema | None = None
-        for fields in (self.decoded_of(name), self.export.types[name].schema, more):
-            decoded = fields if decoded is None else decoded if fields is None else grown(decoded, fields)
-        if decoded is None:
+        schemas = (self.decoded_of(name), self.export.types[name].schema, more)
+        known = [schema for schema in schemas if schema is not None]
+        if not known:
             return
+        decoded = reduce(grown, known)
         computed = [
             pa.field(column, output_type(expression, decoded)) for column, expression in self.job.columns.items()
         ]

@@ -15,7 +15,6 @@ from functools import partial
 from penstock.errors import PenstockError, UserError
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.monitoring import DayComplete, DayMarkerFailed, DayOpenedAgain
-from penstock.tables.export.names import TypeDay
 from penstock.tables.export.state import MILLIS_PER_SECOND, Day, day_key, end_ms, instant, needed_ms
 
 
@@ -24,7 +23,7 @@ class DayMarkers:
     """The markers of one export, as far as this process knows them. Days are judged by the logs as they are loaded."""
 
     logs: ExportLogs
-    _marked: set[TypeDay] = field(default_factory=set)
+    _marked: set[tuple[str, Day]] = field(default_factory=set)
 
     def now_ms(self) -> int:
         return int(self.logs.environment.now() * MILLIS_PER_SECOND)

@@ -52,10 +52,13 @@ class ExportRules(RulesMeasured, name=RulesMeasured.name):
     """The values of the metrics in `MEASURED`, without the prefix `penstock_`, by partition or by type."""
 
 
-class Rule(StrEnum):
+class ExportAlert(StrEnum):
+    """The alerts that only exports have; those of the three rules have metrics."""
+
     FAILED_WRITES = "failed_writes"
     LAG = "lag"
     DISCREPANCY = "discrepancy"
+    TYPE_LAGGING = "type lagging"
 
 
 Outcomes = Counter[tuple[str, bool]]
@@ -89,11 +92,11 @@ def measure(
     }
     # Failures and lag have to be below their limits; a discrepancy may reach its own.
     rules = (
-        (Rule.FAILED_WRITES, "failed_writes_percent", limits.failed_writes_percent_max, ge,
+        (ExportAlert.FAILED_WRITES, "failed_writes_percent", limits.failed_writes_percent_max, ge,
          "type {}: {:.1f} % of writes failed, the limit is {:g} %"),
-        (Rule.LAG, "lag_records", limits.lag_records_max, ge,
+        (ExportAlert.LAG, "lag_records", limits.lag_records_max, ge,
          "{}: {} records up to the end of the log, the limit is {}"),
-        (Rule.DISCREPANCY, "discrepancy_records", limits.discrepancy_records_max, gt,
+        (ExportAlert.DISCREPANCY, "discrepancy_records", limits.discrepancy_records_max, gt,
          "{}: its types are {} records apart, the limit is {}"),
     )  # fmt: skip
     alerts = {

@@ -10,7 +10,6 @@ from penstock.tables.export.state import Day
 SUFFIX = ".parquet"
 CLAIMS = "_penstock/_claims"
 """No job can have this name."""
-TypeDay = tuple[str, Day]
 
 _FINAL = re.compile(r"(?P<space>~?[A-Za-z0-9._-]+\.)(?P<partition>\d+)\.(?P<last>\d+)\.parquet")
 _OUTPUT = re.compile(r"(?:compacted|replayed)~(?P<job>[a-z0-9._-]+)\.\d+\.\d+\.parquet")
@@ -52,11 +51,8 @@ def output_name(kind: Literal["compacted", "replayed"], job: str, number: int, u
 
 def parse_final_name(path: str) -> FinalName | None:
     """The parts of a file name, in any folder; None if it is not a data file of a slice."""
-    last_part = path.rsplit("/", 1)[-1]
-    match = _FINAL.fullmatch(last_part)
-    if match is None or _OUTPUT.fullmatch(last_part):
-        return None
-    return FinalName(match["space"], int(match["partition"]), int(match["last"]))
+    match = _FINAL.fullmatch(path.rsplit("/", 1)[-1])
+    return None if match is None else FinalName(match["space"], int(match["partition"]), int(match["last"]))
 
 
 def output_owner(path: str) -> str | None:
@@ -65,7 +61,7 @@ def output_owner(path: str) -> str | None:
     return None if match is None else match["job"]
 
 
-def type_and_day(path: str) -> TypeDay | None:
+def type_and_day(path: str) -> tuple[str, Day] | None:
     """The type and the day of a data file by its folders; None for anything else."""
     parts = path.split("/")
     match = _DAY_FOLDER.fullmatch(parts[1]) if len(parts) == 3 else None

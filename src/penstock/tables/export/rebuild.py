@@ -48,7 +48,6 @@ def rebuild(logs: ExportLogs, partitions: Collection[Partition]) -> RebuildRepor
     if logs.state().partitions:
         return RebuildReport((f"the job log is there: if a log is wrong, {away}",))
     intact = {name: started for name, log in logs.type_logs().items() if (started := _started(log))}
-    topic_ids = {topic_id for started in intact.values() for topic_id, _ in started}
     problems = [f"the log of type {name} cannot be read: {reason}" for name, reason in logs.unreadable.items()]
     entries = _data_files(logs)
     files: list[PlainFile] = []
@@ -63,9 +62,10 @@ def rebuild(logs: ExportLogs, partitions: Collection[Partition]) -> RebuildRepor
             results = list(pool.map(partial(_read_file, logs), entries))
         files = [file for file in results if isinstance(file, PlainFile)]
         problems += [fault for fault in results if isinstance(fault, str)]
-        written = [original for file in files for original in file.written]
-        topic_ids = {file.topic_id for file in written}
-        problems += _problems(written)
+    written = [original for file in files for original in file.written]
+    problems += _problems(written)
+    topic_ids = {topic_id for started in intact.values() for topic_id, _ in started}
+    topic_ids |= {file.topic_id for file in written}
     if others := topic_ids - {partition.topic_id for partition in partitions}:
         problems.append(
             f"topics with the ids {', '.join(sorted(others))} were deleted or recreated, or the job file does not name "
@@ -185,7 +185,7 @@ def _create_log(logs: ExportLogs, name: str, files: Sequence[PlainFile]) -> None
         # The position is beyond bad records that were replayed later.
         start, end = min(file.start for file in of_partition), max(file.end for file in of_partition)
         rows, slice_ends = sum(file.rows for file in of_partition), [file.end for file in of_partition if not file.run]
-        numbers = Numbers(latest={FILES_END: max(slice_ends)} if slice_ends else {})
+        numbers = Numbers(latest={FILES_END: max(slice_ends, default=0)})
         counts = Counts(read=rows, written=rows)
         parts.append(SlicePart(Slice(partition, start, end, start), 0, counts, numbers=numbers, begins=True))
     extra = {day_key(job, file.day): 0 for file in written} | {replay_key(job): max(file.run for file in written)}

@@ -18,7 +18,6 @@ from penstock.lake.state import TOTAL_NAMES, Totals
 from penstock.logs.log import Partition, Slice
 
 MILLIS_PER_SECOND = 1000
-MILLIS_PER_DAY = 86_400 * MILLIS_PER_SECOND
 EVENT_MS = "event_ms"
 """The number of a partition that holds its highest event time."""
 Day = str
@@ -207,7 +206,7 @@ def parse_days(numbers: Mapping[str, int], job: str) -> dict[Day, int]:
 
 def end_ms(day: Day) -> int:
     """The instant at which a UTC day is over."""
-    return ((date.fromisoformat(day) - date(1970, 1, 1)).days + 1) * MILLIS_PER_DAY
+    return ((date.fromisoformat(day) - date(1970, 1, 1)).days + 1) * 86_400 * MILLIS_PER_SECOND
 
 
 def needed_ms(day: Day, late_ms: int, after_seconds: float) -> int:

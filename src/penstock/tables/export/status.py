@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from typing import Any
 
 from penstock.environment import Environment
@@ -28,7 +27,7 @@ from penstock.status.model import (
 from penstock.tables.export.catch_up import is_rotation_due
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs, type_totals
-from penstock.tables.export.monitoring import Rule, measure
+from penstock.tables.export.monitoring import ExportAlert, measure
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import Day, ExportState, instant
 from penstock.tables.single.facts import facts_status, read_facts
@@ -36,10 +35,6 @@ from penstock.tables.single.facts import facts_status, read_facts
 HEADINGS = ("type", "rows", "files", "MiB", "lag", "watermark", "complete to", "open since")
 Pending = Counter[tuple[str, Day]]
 """How many files of a type and day are not renamed yet."""
-
-
-class TypeAlert(StrEnum):
-    TYPE_LAGGING = "type lagging"
 
 
 def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
@@ -56,10 +51,11 @@ def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[],
     common = facts_status(job, replace(facts, states=states), open_log, now, lambda shown: _with_types(shown, state))
     ends = {shown.partition: shown.end for shown in common.partitions}
     rules = measure(state, {place: ends.get(place) for place in facts.incarnations.current}, job.table.alerts)
-    pending, lags = _pending_files(table), rules.measured["type_lag_records"]
+    pending = Counter((rename.type, rename.day) for rename in table.finishing.pending())
+    lags = rules.measured["type_lag_records"]
     types = [_type_values(table, name, lags[name], pending) for name in sorted(state.types)]
-    lagging = [Alert(TypeAlert.TYPE_LAGGING, text) for text in _lagging(table, state, pending)]
-    broken = [Alert(Rule(rule), text) for rule, texts in rules.alerts.items() for text in texts]
+    lagging = [Alert(ExportAlert.TYPE_LAGGING, text) for text in _lagging(table, state, pending)]
+    broken = [Alert(ExportAlert(rule), text) for rule, texts in rules.alerts.items() for text in texts]
     section = Section("types", types, HEADINGS, tuple(map(_cells, types)))
     return replace(common, alerts=(*common.alerts, *lagging, *broken), sections=(section,))
 
@@ -72,10 +68,6 @@ def _with_types(shown: PartitionStatus, state: ExportState) -> PartitionStatus:
         PartitionColumn("deferred", "deferred", "written", shown.totals.deferred),
     )
     return replace(shown, shown_position=lowest, further=further)
-
-
-def _pending_files(table: ExportTable) -> Pending:
-    return Counter((rename.type, rename.day) for rename in table.finishing.pending())
 
 
 def _lagging(table: ExportTable, state: ExportState, pending: Pending) -> Iterator[str]:
@@ -127,7 +119,7 @@ def day_answers(job: JobSpec[ExportSpec], day: Day, requested: Sequence[str] = (
         if name not in names:
             hint = did_you_mean(name, names) or f"its types are {', '.join(names)}"
             raise UserError(f"{job.name} has no type {name}", hint=hint)
-    pending = _pending_files(table) if state.version >= 0 else Counter()
+    pending = Counter((rename.type, rename.day) for rename in table.finishing.pending())
     return tuple(_day_answer(table, state, name, day, pending[name, day]) for name in requested or names)
 
 

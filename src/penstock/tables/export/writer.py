@@ -219,7 +219,6 @@ class ExportTarget(Target[Listed]):
     def __init__(self, export: Export, replay: Callable[[Chunk, Batch, int], Gathered | None]) -> None:
         super().__init__(export.job, export.environment, export.quarantine)
         self._export = export
-        self._logs = export.logs
         self._replay = replay
 
     @property
@@ -227,7 +226,7 @@ class ExportTarget(Target[Listed]):
         return ExportRuns(self._export)
 
     def refresh(self) -> None:
-        self._logs.type_logs(refresh=True)
+        self._export.logs.type_logs(refresh=True)
         self._export.finish_renames()
 
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[Listed] | None:
@@ -237,7 +236,7 @@ class ExportTarget(Target[Listed]):
         listed = []
         for partition in [piece.partition for piece in chunk.slices]:
             for name, share in gathered.of(partition).items():
-                if reason := share.failed or self._logs.unreadable.get(name):
+                if reason := share.failed or self._export.logs.unreadable.get(name):
                     raise TransientError(
                         f"records of type {name} cannot be replayed: {reason}",
                         hint="make its folder writable and replay again; the records are still in quarantine",
@@ -249,12 +248,12 @@ class ExportTarget(Target[Listed]):
 
     def _land(self, staged: StagedRun[Listed]) -> bool:
         """List the run in the job log, then land every type. If one fails, the next process finishes the run."""
-        run, log = staged.run, self._logs.job_log
+        run, log = staged.run, self._export.logs.job_log
 
         def begin() -> Change | None:
             if run_number(log) != run.number - 1:
                 return None
-            check_staged(self._logs.storage, [file for rows in staged.files for file in rows.files])
+            check_staged(self._export.logs.storage, [file for rows in staged.files for file in rows.files])
             record = Provenance(
                 kind=REPLAY, job=log.job, batch=run.batch_id, run=run.number, offsets=staged.files, rows=run.rows
             )

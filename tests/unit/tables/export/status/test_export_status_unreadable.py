@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.tables.export.status import TypeAlert, day_answers, export_status
+from penstock.tables.export.monitoring import ExportAlert
+from penstock.tables.export.status import day_answers, export_status
 from tests.support.export_root import MONDAY, filled
 from tests.support.memory_log import MemoryLog
 
@@ -19,7 +20,7 @@ def test_a_type_whose_log_cannot_be_opened_is_reported_and_hides_no_other(tmp_pa
     log.rename(log.with_name("away"))
     log.write_text("in the way")
     status = export_status(root.job, lambda _: MemoryLog(), time.time)
-    alerts = [alert.text for alert in status.alerts if alert.kind is TypeAlert.TYPE_LAGGING]
+    alerts = [alert.text for alert in status.alerts if alert.kind is ExportAlert.TYPE_LAGGING]
     assert len(alerts) == 1
     assert alerts[0].startswith("type order cannot be read: ")
     types = {values["type"]: values["rows"] for values in status.sections[0].values}
