@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_text
 from collections.abc import Sequence
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -22,8 +23,13 @@ from penstock.watch.status import status as status_of
 
 GAPS_SHOWN = 5
 EXIT_NOT_COMPLETE = 1
+EXIT_ALERT = 1
 WIDTH_IN_FILES = 200
 """Of output that is not a terminal, so that nothing is cut."""
+
+
+class FailOn(StrEnum):
+    ALERT = "alert"
 
 
 def status(
@@ -36,6 +42,7 @@ def status(
     types: Annotated[
         list[str] | None, typer.Option("--type", metavar="TYPE", help="With --day: only this type; may be repeated.")
     ] = None,
+    fail_on: Annotated[FailOn | None, typer.Option(help="Exit with 1 if a job has an alert.")] = None,
 ) -> None:
     """Show positions, lag, types, last commit, quarantine and alerts.
 
@@ -58,6 +65,8 @@ def status(
     worst = max((item.exit_code for item in statuses), default=0)
     if worst:
         raise typer.Exit(worst)
+    if fail_on is FailOn.ALERT and any(item.alerts for item in statuses):
+        raise typer.Exit(EXIT_ALERT)
 
 
 def status_console() -> Console:

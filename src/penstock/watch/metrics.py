@@ -91,10 +91,7 @@ def common_changes(event: events.Event, now: float) -> Iterator[Change]:
             yield Put(JOB_RUNNING, 1)
         case events.JobStopped() | events.JobFailed() | events.JobCrashed():
             yield Put(JOB_RUNNING, 0)
-        case events.ClaimWon():
-            yield Add(CLAIMS_HELD, 1)
         case events.ClaimLost(partition) | events.ClaimReleased(partition):
-            yield Add(CLAIMS_HELD, -1)
             yield Forget("partition", partition)
         case events.BatchCommitted():
             yield from _batch_changes(event, now)
@@ -170,9 +167,17 @@ class JobMetrics:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _shown: dict[Metric, set[str]] = field(default_factory=dict)
     """Labels that are shown until they are no longer reported."""
+    _held: set[str] = field(default_factory=set)
+    """Claimed partitions. After an outage a claim may be won again that was never reported as lost."""
 
     def event(self, event: events.Event) -> None:
         with self._lock:
+            match event:
+                case events.ClaimWon(partition):
+                    self._held.add(partition)
+                case events.ClaimLost(partition) | events.ClaimReleased(partition):
+                    self._held.discard(partition)
+            self._apply(Put(CLAIMS_HELD, len(self._held)))
             for change in (*common_changes(event, self.metrics.now()), *self.meter(event)):
                 self._apply(change)
 

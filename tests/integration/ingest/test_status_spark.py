@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from penstock.cli.status import FailOn
 from penstock.cli.status import status as status_command
 from penstock.errors import TransientError
 from penstock.job.spec import JobSpec, kafka_of
@@ -87,3 +88,20 @@ def test_the_command_exits_with_the_code_of_the_error_when_the_log_is_away(
         status_command([file], json=False)
     assert exit_info.value.exit_code == TransientError.exit_code
     assert "10" in capsys.readouterr().out
+
+
+def test_the_command_fails_on_an_alert_if_asked_to(job: JobSpec, topic: Topics, tmp_path: Path) -> None:
+    filled(job)
+    file = tmp_path / "orders.yaml"
+    file.write_text(
+        f"job: orders\n"
+        f"log:\n  kafka: {{bootstrap: '{kafka_of(job).bootstrap}', topics: [{job.log.topics[0]}]}}\n"
+        f"decode: json\nschema: {{id: long}}\n"
+        f"table:\n  delta: {{path: {job.table.path}}}\n"
+    )
+    topic.delete(job.log.topics[0])
+    wait_until(lambda: AlertKind.TOPIC_GONE in kinds(status(job)))
+    status_command([file], json=False)
+    with pytest.raises(typer.Exit) as exit_info:
+        status_command([file], json=False, fail_on=FailOn.ALERT)
+    assert exit_info.value.exit_code == 1

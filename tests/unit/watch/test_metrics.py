@@ -168,6 +168,12 @@ def test_metrics_of_a_lost_partition_are_removed(event: Event, metrics: Metrics,
     assert partitions(metrics) == {"events/1"}
 
 
+def test_a_claim_that_is_won_again_after_an_outage_counts_once(metrics: Metrics, listener: JobMetrics) -> None:
+    for token in (3, 4):
+        listener.event(ClaimWon(partition="events/0", token=token))
+    assert value(metrics, "penstock_claims_held") == 1
+
+
 def test_releasing_a_partition_without_metrics_changes_nothing(metrics: Metrics, listener: JobMetrics) -> None:
     listener.event(ClaimReleased(partition="events/9", reason=""))
     assert partitions(metrics) == set()

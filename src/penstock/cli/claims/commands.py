@@ -37,6 +37,7 @@ app = typer.Typer(
 JobOption = Annotated[
     Path | None, typer.Option("--job", help="A job file, for its cluster, group and coordination topic.")
 ]
+JobArgument = Annotated[Path | None, typer.Argument(metavar="[JOB]", help="The same as --job.", show_default=False)]
 Bootstrap = Annotated[str | None, typer.Option("--bootstrap", help="HOST:PORT of a cluster; needs --group.")]
 GroupOption = Annotated[str | None, typer.Option("--group", help="The group; default: the job's.")]
 TopicOption = Annotated[str | None, typer.Option("--topic", help=f"The coordination topic; default: {DEFAULT_TOPIC}.")]
@@ -50,6 +51,7 @@ WAIT = "60s"
 
 @app.command("list")
 def list_(
+    job_file: JobArgument = None,
     job: JobOption = None,
     bootstrap: Bootstrap = None,
     group: GroupOption = None,
@@ -57,7 +59,7 @@ def list_(
     json: Json = False,
 ) -> None:
     """List members and claims with their freshness by the broker's clock, and whether the group is paused."""
-    listing = admin.list_claims(_group(job, bootstrap, group, topic))
+    listing = admin.list_claims(_group(job_file or job, bootstrap, group, topic))
     if json:
         typer.echo(json_text.dumps(listing_json(listing)))
     else:
@@ -66,6 +68,7 @@ def list_(
 
 @app.command()
 def history(
+    job_file: JobArgument = None,
     job: JobOption = None,
     bootstrap: Bootstrap = None,
     group: GroupOption = None,
@@ -76,7 +79,7 @@ def history(
     json: Json = False,
 ) -> None:
     """Show the records of a group, each applied or refused and why."""
-    of = _group(job, bootstrap, group, topic)
+    of = _group(job_file or job, bootstrap, group, topic)
     result = admin.history(of, limit)
     if json:
         head = {"group": of.group, "topic": of.topic, "start": result.start, "read": result.count}
@@ -87,6 +90,7 @@ def history(
 
 @app.command()
 def pause(
+    job_file: JobArgument = None,
     job: JobOption = None,
     bootstrap: Bootstrap = None,
     group: GroupOption = None,
@@ -102,7 +106,7 @@ def pause(
 
     Exit code 75: a claim was still held when the wait ended; the group is paused nevertheless.
     """
-    of = _group(job, bootstrap, group, topic)
+    of = _group(job_file or job, bootstrap, group, topic)
     for_seconds = None if duration is None else parsed("--for", duration, parse_duration)
     report = admin.pause(of, for_seconds, reason, parsed("--wait", wait, parse_duration))
     if json:
@@ -173,7 +177,7 @@ def release(
 def _group(job: Path | None, bootstrap: str | None, group: str | None, topic: str | None) -> CoordinatedGroup:
     """The group that the options name: by a job file, or by a cluster and a name."""
     if (job is None) == (bootstrap is None):
-        raise UserError("name the cluster with --job or --bootstrap, not with both")
+        raise UserError("name the cluster with a job file or --bootstrap, not with both")
     if job is not None:
         spec = load_job(job)
         claims = spec.claims or ClaimsSpec()
