@@ -28,6 +28,11 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 """In one file: those in several files are written only by Spark, if a setting asks for it."""
 
 
+def entry_path(version: int) -> str:
+    """The path of a commit below its table."""
+    return f"{LOG_FOLDER}{version:020d}.json"
+
+
 def app_transactions(
     storage: Storage, version: int, earlier: tuple[int, Mapping[str, int]] | None = None
 ) -> dict[str, int]:

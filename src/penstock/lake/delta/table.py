@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,9 +19,9 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.job.spec import NewColumnPolicy, TableSpec
 from penstock.lake.delta.effect import Effect, effect
 from penstock.lake.delta.files import ActiveFile, active_files, check_staged
-from penstock.lake.delta.keys import state_of
+from penstock.lake.delta.keys import is_position_of, other_jobs, state_of
 from penstock.lake.delta.library import ConflictError, MissingTableError, library_errors
-from penstock.lake.delta.log_files import app_transactions
+from penstock.lake.delta.log_files import app_transactions, entry_path
 from penstock.lake.delta.provenance import Provenance, commits_of, provenance_of
 from penstock.lake.delta.schema import TablePlace, fit, missing_columns, refuse_foreign_demands
 from penstock.lake.proposal import Outcome, Proposal, ProposalPart, RemovedFile, SlicePart, check
@@ -33,6 +35,10 @@ STORE_FAILURES_MAX = 5
 QUARANTINE_FOLDER = "_quarantine"
 """Below a table: readers and vacuums ignore folders whose names begin with `_`."""
 _BACKOFF_SECONDS_MAX = 2.0
+UNUSED_VERSION_MAX = 100
+"""So many attempts of a first run may fail; a table with more commits is not searched."""
+CREATED = "create"
+"""The kind of the commit that creates a table."""
 T = TypeVar("T")
 
 
@@ -313,13 +319,8 @@ class DeltaLog:
 
 def open_table(place: TableSpec, job: str, environment: Environment | None = None) -> DeltaLog:
     """Open an existing table; `MissingTableError` if there is none."""
-    with library_errors(place.path):
-        handle = DeltaTable(place.path, storage_options=dict(place.storage_options))
     spec = _delta_place(place)
-    refuse_foreign_demands(handle, spec)
-    # From here on all columns are spelled as in the table.
-    spec = replace(spec, partition_by=tuple(handle.metadata().partition_columns))
-    return DeltaLog(spec, job, handle, environment or Environment())
+    return _checked(spec, job, _load(spec), environment or Environment())
 
 
 def find_table(place: TableSpec, job: str, environment: Environment | None = None) -> DeltaLog | None:
@@ -339,19 +340,67 @@ def open_or_create(
 ) -> DeltaLog:
     """Open the table, create it from the job if it is missing, and add the job's columns that it lacks.
 
-    The policy does not apply to those in `always`.
+    The policy does not apply to those in `always`. A table of this job that nothing was read into follows the job file.
     """
     spec = _delta_place(place)
+    environment = environment or Environment()
     try:
-        table = open_table(spec, job, environment)
+        handle = _load(spec)
     except MissingTableError:
         _create(spec, job, schema)
-        table = open_table(spec, job, environment)
-        table.environment.at_step("created")
+        handle = _load(spec)
+        environment.at_step("created")
+    if _differs(handle, spec, schema) and is_unused(table := DeltaLog(spec, job, handle, environment)):
+        _replace(table, schema)
+        handle = _load(spec)
+    table = _checked(spec, job, handle, environment)
     if len(fit(table.schema, schema, policy, spec.path, always)):
         table.add_columns(schema)
         table.refresh()
     return table
+
+
+def is_unused(table: DeltaLog) -> bool:
+    """Whether this job created the table, and neither rows nor other jobs came to it, as after a failed first run."""
+    if table.version > UNUSED_VERSION_MAX:
+        return False
+    numbers = table.transactions()
+    positions = [key for key in numbers if is_position_of(table.job, key)]
+    if other_jobs(numbers, table.job) or any(numbers[key] != numbers.get(f"{key}#origin") for key in positions):
+        return False
+    return not table.active_files() and any(commit.kind == CREATED for commit in table.commits())
+
+
+def _load(spec: TablePlace) -> DeltaTable:
+    with library_errors(spec.path):
+        return DeltaTable(spec.path, storage_options=dict(spec.storage_options))
+
+
+def _checked(spec: TablePlace, job: str, handle: DeltaTable, environment: Environment) -> DeltaLog:
+    refuse_foreign_demands(handle, spec)
+    # From here on all columns are spelled as in the table.
+    return DeltaLog(replace(spec, partition_by=tuple(handle.metadata().partition_columns)), job, handle, environment)
+
+
+def _differs(handle: DeltaTable, spec: TablePlace, schema: pa.Schema) -> bool:
+    """Whether the table was created for another job file."""
+    stored = handle.metadata()
+    columns = [(field.name, field.type) for field in pa.schema(handle.schema().to_arrow())]
+    return (
+        columns != [(field.name, field.type) for field in schema]
+        or tuple(stored.partition_columns) != spec.partition_by
+        or any(stored.configuration.get(name) != value for name, value in spec.properties.items())
+    )
+
+
+def _replace(table: DeltaLog, schema: pa.Schema) -> None:
+    """Give an unused table the columns and properties of the job file; it keeps its id."""
+    with TemporaryDirectory() as folder:
+        _create(replace(table.spec, path=folder, storage_options={}), table.job, schema)
+        made = DeltaTable(folder).metadata().id
+        entry = Path(folder, entry_path(0)).read_text(encoding="utf-8").replace(str(made), table.id)
+    # Only as the next version: what another process commits meanwhile stays.
+    table.storage().put_if_absent(entry_path(table.version + 1), entry.encode())
 
 
 def _tried_once(metadata: Mapping[str, Any], numbers: list[Transaction] | None = None) -> CommitProperties:
@@ -378,7 +427,7 @@ def _create(spec: TablePlace, job: str, schema: pa.Schema) -> None:
                 # Properties that only Penstock reads are not known to the library.
                 raise_if_key_not_exists=False,
                 storage_options=dict(spec.storage_options),
-                commit_properties=_tried_once(Provenance(kind="create", job=job).metadata),
+                commit_properties=_tried_once(Provenance(kind=CREATED, job=job).metadata),
             )
     except ConflictError:
         return

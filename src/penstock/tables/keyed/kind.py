@@ -17,7 +17,7 @@ from penstock.job.spec import JobSpec, job_of
 from penstock.lake.compaction import CompactionLimits, Limit, Merged, Progress, group
 from penstock.lake.delta.compact import FileGroup, compact_groups
 from penstock.lake.delta.files import ActiveFile, refuse_deletion_vectors
-from penstock.lake.delta.table import DeltaLog, find_table, open_or_create
+from penstock.lake.delta.table import DeltaLog, find_table, is_unused, open_or_create
 from penstock.lake.delta.vacuum import NameRules, by_version, data_rules
 from penstock.lake.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log
@@ -25,7 +25,7 @@ from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
 from penstock.spark.delta_spark import table_properties
-from penstock.status.model import JobStatus, Section
+from penstock.status.model import JobStatus, PartitionColumn, PartitionStatus, Section
 from penstock.tables.keyed.files import chunk_store, files_by_bucket, touching_numbers
 from penstock.tables.keyed.layout import (
     BUCKET,
@@ -88,10 +88,9 @@ class KeyedKind(SingleKind):
         most = max(chunks, default=0)
         values = {"rows": rows, "buckets": len(chunks), "chunks": sum(chunks), "chunks_max": most}
         line = f"{rows} rows in {sum(chunks)} chunks of {len(chunks)} buckets, at most {most} in one"
-        skipped = sum(partition.totals.skipped for partition in status.partitions)
-        if skipped:
-            line += f"; {skipped} records lost to newer ones of their keys"
-        return replace(status, sections=(*status.sections, Section("keyed", values, lines=(line,))))
+        partitions = tuple(replace(shown, further=(_superseded(shown),)) for shown in status.partitions)
+        sections = (*status.sections, Section("keyed", values, lines=(line,)))
+        return replace(status, partitions=partitions, sections=sections)
 
     def compact(
         self, job: JobSpec, request: CompactRequest, environment: Environment, progress: Progress | None
@@ -168,13 +167,18 @@ def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environme
     if layout.merge:
         schema = schema.append(pa.field(SEQUENCES, sequences_type(layout, schema)))
     existing = find_table(job.table, job.name, environment)
-    if existing is not None:
+    if existing is not None and not is_unused(existing):
         # Before the table gets columns of a foreign job.
         _refuse_other_keys(existing, job.table)
     table = open_or_create(job.table, job.name, schema.append(pa.field(BUCKET, pa.int32())), policy, environment)
     _refuse_other_keys(table, job.table)
     _refuse_reserved([item for item in table.schema if item.name not in HIDDEN], f"the table at {job.table.path}")
     return table
+
+
+def _superseded(shown: PartitionStatus) -> PartitionColumn:
+    """Records whose key has a newer one: read = written + superseded + quarantined + filtered."""
+    return PartitionColumn("superseded", "superseded", "written", shown.totals.skipped)
 
 
 def _refuse_reserved(columns: Iterable[pa.Field], where: str) -> None:

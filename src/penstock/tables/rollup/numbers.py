@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.errors import UserError
 from penstock.lake.delta.provenance import Provenance
-from penstock.lake.delta.table import Change, DeltaLog
+from penstock.lake.delta.table import Change, DeltaLog, is_unused
 
 LEAST_MS = -(2**52)
 """Before all event times."""
@@ -57,15 +57,18 @@ def keep_numbers(
 ) -> Mapping[str, int]:
     """Commit numbers that never change, unless the table has numbers whose keys begin with `head`; returns these.
 
-    `check` may raise an error for the loaded version.
+    Those of a table that nothing was read into are replaced. `check` may raise an error for the loaded version.
     """
 
     def kept() -> Mapping[str, int]:
-        return {key: number for key, number in table.transactions().items() if key.startswith(head)}
+        return {key: number for key, number in table.transactions().items() if number and key.startswith(head)}
 
     def decide() -> Change | None:
         check()
-        return None if kept() else Change([], stated, Provenance(kind="windows", job=table.job).metadata)
+        before = kept()
+        if before and (before == stated or not is_unused(table)):
+            return None
+        return Change([], {**dict.fromkeys(before, 0), **stated}, Provenance(kind="windows", job=table.job).metadata)
 
     table.swap(decide)
     return kept()
