@@ -4,6 +4,7 @@ PenstockError
 ├── UserError             fix the job, the topic or the permissions       exit 2
 │   └── JobFileError      all faults of a job file together
 ├── TransientError        retry, with a bound                             exit 75
+│   └── UnreachableError  end, if the process has done no work yet        exit 75
 ├── FencedError           another process owns the partition: stop        exit 4
 ├── OutcomeUnknownError   the commit may have happened: read it back      exit 75
 └── InvariantError        a bug or a damaged table: crash                 exit 70
@@ -54,6 +55,10 @@ class TransientError(PenstockError):
     """A failure outside of Penstock that may pass by itself."""
 
     exit_code = 75
+
+
+class UnreachableError(TransientError):
+    """A server does not answer: probably a wrong setting when a process starts, an outage later."""
 
 
 class FencedError(PenstockError):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from pyspark.sql import SparkSession
 
 from penstock.claims import Claims
 from penstock.engine.round import Rounds, Waiting, open_rounds
@@ -93,12 +94,17 @@ class Subject:
             start = self.log.bounds([item])[item].end
             self.log.append(item, *(self.content(item, number) for number in range(start, start + count)))
 
-    def open(self, environment: Environment | None = None, claims: Claims | None = None) -> Rounds[Any]:
-        return open_rounds(self.job, local_session(), environment, claims, lambda job: self.log.view(job.log))
+    def open(
+        self, environment: Environment | None = None, claims: Claims | None = None, spark: SparkSession | None = None
+    ) -> Rounds[Any]:
+        spark = local_session() if spark is None else spark
+        return open_rounds(self.job, spark, environment, claims, lambda job: self.log.view(job.log))
 
-    def run(self, environment: Environment | None = None, claims: Claims | None = None) -> Rounds[Any]:
+    def run(
+        self, environment: Environment | None = None, claims: Claims | None = None, spark: SparkSession | None = None
+    ) -> Rounds[Any]:
         """Rounds until nothing waits."""
-        rounds = self.open(environment, claims)
+        rounds = self.open(environment, claims, spark)
         for _ in range(ROUNDS_MAX):
             result = rounds.round(flush_now=True)
             if isinstance(result, Waiting) and result.done:
@@ -112,16 +118,16 @@ class Subject:
 
 def toy(folder: Path) -> Subject:
     """Loaded like any other: the registry must know the kind."""
-    job = _loaded(folder, TOY)
+    job = loaded(folder, TOY)
     return Subject(job, lambda: sorted((row[1], row[2]) for row in ToyTable(job, Environment()).rows()))
 
 
 def delta(folder: Path) -> Subject:
-    return Subject(_loaded(folder, DELTA), lambda: _places(pl.read_delta(str(folder / "table"))))
+    return Subject(loaded(folder, DELTA), lambda: _places(pl.read_delta(str(folder / "table"))))
 
 
 def keyed(folder: Path) -> Subject:
-    return Subject(_loaded(folder, KEYED), lambda: _places(pl.read_delta(str(folder / "table"))))
+    return Subject(loaded(folder, KEYED), lambda: _places(pl.read_delta(str(folder / "table"))))
 
 
 def export(folder: Path) -> Subject:
@@ -129,7 +135,7 @@ def export(folder: Path) -> Subject:
         files = sorted((folder / "table").glob("[AB]/day=*/*.parquet"))
         return sorted(place for file in files for place in _places(pl.read_parquet(file)))
 
-    return Subject(_loaded(folder, EXPORT, format="parquet"), read, totals=totals_of_export)
+    return Subject(loaded(folder, EXPORT, format="parquet"), read, totals=totals_of_export)
 
 
 def export_as_delta(folder: Path) -> Subject:
@@ -137,7 +143,7 @@ def export_as_delta(folder: Path) -> Subject:
         there = [text for text in ("A", "B") if (folder / "table" / text / "_delta_log").exists()]
         return sorted(place for name in there for place in _places(pl.read_delta(str(folder / "table" / name))))
 
-    return Subject(_loaded(folder, EXPORT, format="delta"), read, totals=totals_of_export)
+    return Subject(loaded(folder, EXPORT, format="delta"), read, totals=totals_of_export)
 
 
 def rollup(folder: Path) -> Subject:
@@ -148,7 +154,7 @@ def rollup(folder: Path) -> Subject:
         assert (partials["count"] == 1).all(), "a record is there twice"
         return sorted((int(row["metric"].removeprefix("p.")), int(row["sum"])) for row in partials.to_dicts())
 
-    return Subject(_loaded(folder, ROLLUP), read, content=point)
+    return Subject(loaded(folder, ROLLUP), read, content=point)
 
 
 KINDS_TRIED: dict[str, Callable[[Path], Subject]] = {
@@ -166,7 +172,7 @@ def replaced_policy(job: JobSpec, **policies: Any) -> JobSpec:
     return replace(job, on=replace(job.on, **policies))
 
 
-def _loaded(folder: Path, text: str, **values: str) -> JobSpec:
+def loaded(folder: Path, text: str, **values: str) -> JobSpec:
     path = folder / "job.yaml"
     path.write_text(text.format(path=folder / "table", **values))
     return load_job(path)

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from penstock.claims import StaticClaims
 from penstock.engine.round import BatchLanded
@@ -17,12 +19,13 @@ from penstock.failpoints import BATCH_STEPS, START_STEPS
 from penstock.lake.proposal import FencePart, Proposal, StartPart
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.plan import GapError
+from penstock.spark.session import LateSession
 from penstock.status.model import JobStatus
 from penstock.tables.kind import CompactRequest, SchemaChanged, VacuumRequest
 from penstock.tables.registry import KINDS, kind_of
 from penstock.verify import verify
 from penstock.watch.status import status
-from tests.contract.kinds import KINDS_TRIED, ONE, ZERO, Subject
+from tests.contract.kinds import DELTA, KEYED, KINDS_TRIED, ONE, ROLLUP, ZERO, Subject, loaded, point, record
 from tests.contract.toy import ToyKind
 
 
@@ -74,6 +77,47 @@ def test_every_record_becomes_one_row_and_is_counted(subject: Subject) -> None:
         assert table.shown_position(item) == 12
     assert not table.lags([ZERO, ONE])
     assert subject.log.view(subject.job.log).shown([ZERO, ONE]) == {ZERO: 12, ONE: 12}
+
+
+def test_a_run_with_nothing_new_does_not_open_spark(subject: Subject) -> None:
+    def open_session() -> SparkSession:
+        raise AssertionError("Spark was opened")
+
+    subject.fill()
+    subject.run()
+    subject.run(spark=cast(SparkSession, LateSession(open_session)))
+
+
+class StoppedError(Exception):
+    """Ends a first run before its first commit of rows."""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(DELTA, DELTA.replace("id: long", "id: string, more: int"), id="delta columns"),
+        pytest.param(DELTA, DELTA.replace("'}}}}", "', partition_by: [type]}}}}"), id="delta partitions"),
+        pytest.param(KEYED, KEYED.replace("row_keys: [id]", "row_keys: [id, type]"), id="keyed keys"),
+        pytest.param(KEYED, KEYED.replace("id: long", "id: string"), id="keyed type"),
+        pytest.param(ROLLUP, ROLLUP.replace("path: '{path}'", "path: '{path}', windows: [5m]"), id="rollup windows"),
+        pytest.param(
+            ROLLUP, ROLLUP.replace("path: '{path}'", "path: '{path}', aggregates: [mean]"), id="rollup aggregates"
+        ),
+    ],
+)
+def test_a_table_that_nothing_was_read_into_follows_the_job_file(tmp_path: Path, before: str, after: str) -> None:
+    def stop(step: str) -> None:
+        if step == "planned":
+            raise StoppedError
+
+    content = point if before is ROLLUP else record
+    first = Subject(loaded(tmp_path, before), list, content=content)
+    first.fill()
+    with pytest.raises(StoppedError):
+        first.run(Environment(at_step=stop))
+    second = Subject(loaded(tmp_path, after), list, log=first.log)
+    second.run()
+    assert verify(second.job, open_log=lambda job: second.log.view(job.log)).ok
 
 
 def test_a_renamed_job_writes_no_record_twice(subject: Subject) -> None:

@@ -38,9 +38,12 @@ class MemoryOutput:
         self._at_step = at_step
         self._epoch: int | None = None
 
-    def open(self) -> PublishPosition | None:
+    def check(self) -> None:
         if self._topic not in self._cluster.topics:
             raise UserError(f"topic {self._topic} does not exist")
+
+    def open(self) -> PublishPosition | None:
+        self.check()
         name = self._bucket.transactional_id
         epoch = self._cluster.epochs[name] = self._cluster.epochs.get(name, 0) + 1
         position = decode_position(self._bucket, self._cluster.positions.get(self._bucket.key))

@@ -5,6 +5,7 @@ A verb is imported when it is used: the help needs neither Spark nor Kafka.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -83,6 +84,8 @@ def penstock(
 
 def main() -> None:
     """Run the command line; a `PenstockError` ends it with its text and its exit code."""
+    # Libraries in Rust print warnings about errors that they also raise.
+    os.environ.setdefault("RUST_LOG", "error")
     try:
         app()
     except PenstockError as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.engine.round import RoundResult, Waiting
-from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
+from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UnreachableError, UserError
 from penstock.events import Listener, Retrying
 from penstock.logs.log import Partition
 from penstock.plan import LogCutError
@@ -68,6 +68,8 @@ class Loop:
     """Called at every turn: the loop is not stuck."""
     _rounds: Turns | None = None
     _ends: dict[Partition, int] | None = None
+    _has_worked: bool = False
+    """Whether a round has succeeded: from then on a server that does not answer is waited for."""
 
     def run(self) -> None:
         try:
@@ -85,12 +87,15 @@ class Loop:
             self.working()
             try:
                 finished, pause = self._turn()
+                self._has_worked = True
                 self.retries.succeed()
             except SparkGoneError:
                 raise
             except (TransientError, OutcomeUnknownError, LogCutError) as error:
                 if self.stop.is_set():
                     return
+                if isinstance(error, UnreachableError) and not self._has_worked:
+                    raise
                 if isinstance(error, SparkStoppedError):
                     # The next rounds are opened on another session; rounds share only caches.
                     self._close_rounds()

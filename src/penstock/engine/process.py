@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import FrameType
+from typing import cast
+
+from pyspark.sql import SparkSession
 
 from penstock.claims import StaticClaims
 from penstock.claims.group import open_group
@@ -21,7 +24,7 @@ from penstock.failpoints import Failpoint, noop
 from penstock.job.spark import merged_spark
 from penstock.job.spec import JobSpec, kafka_of
 from penstock.spark.failures import SparkGoneError
-from penstock.spark.session import SharedSession, jvm_exit_code, open_spark
+from penstock.spark.session import LateSession, SharedSession, jvm_exit_code, log_path, open_spark
 
 _JOIN_SECONDS = 0.2
 
@@ -59,7 +62,7 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
     finally:
         spark.stop()
     if exit_code is not None:
-        raise SparkGoneError(f"its exit code is {exit_code}")
+        raise SparkGoneError(f"its exit code is {exit_code}, its output is at the end of {log_path()}")
     for _, errors in threads:
         if errors:
             raise errors[0]
@@ -74,7 +77,8 @@ def _start(
 
     def rounds() -> Turns:
         environment = Environment(at_step=at_step, listener=listener, failpoint=options.failpoint, stopping=stop.is_set)
-        return open_rounds(job, progress.follow(spark.current()), environment, claims)
+        session = LateSession(lambda: progress.follow(spark.current()))
+        return open_rounds(job, cast(SparkSession, session), environment, claims)
 
     def turning() -> None:
         claims.working()

@@ -28,6 +28,7 @@ from penstock.logs.log import Batch, Bounds, EpochMark, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.logs.registry import open_log as open_log_of
 from penstock.plan import BeyondEndError, LostTailError, PartitionInput, PlanTerms, Wait, plan
+from penstock.spark.session import may_be_given_a_master
 from penstock.tables.kind import Chore, Landed, S, SchemaChanged, View, Writer
 from penstock.tables.registry import kind_of
 
@@ -352,7 +353,8 @@ def open_rounds(
     """The rounds of a job: its log, its table, created if need be, and the writer of its kind."""
     claims = claims or StaticClaims()
     environment = with_signs(environment or Environment(), claims)
-    refuse_unshared(job, spark.sparkContext.master)
+    if job.spark.master is None and may_be_given_a_master():
+        refuse_unshared(job, spark.sparkContext.master)
     with ExitStack() as opened:
         log = opened.enter_context(closing(open_log(job)))
         # The log has to answer first: no table is created for a missing log.

@@ -67,6 +67,11 @@ class KafkaOutput:
         self._producer: Producer | None = None
         self._reports = Reports()
 
+    def check(self) -> None:
+        with closing(KafkaLog(self._cluster)) as log:
+            # An unknown topic is an error; settings that may not be read are not.
+            log.settings(self._spec.topic)
+
     def open(self) -> PublishPosition | None:
         self.close()
         with closing(KafkaLog(self._cluster)) as log:

@@ -74,6 +74,9 @@ class PublishOutput(Protocol):
     - `UserError`: a topic, a permission or a record's size has to be changed first.
     """
 
+    def check(self) -> None:
+        """Raise `UserError` if there is nothing to publish to; before the job creates its tables."""
+
     def open(self) -> PublishPosition | None:
         """Fence older producers of this bucket, then return the committed position; None: nothing was published."""
 

@@ -11,7 +11,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
+from typing import IO, Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
@@ -19,15 +21,16 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from penstock.errors import PenstockError, TransientError, UserError
+from penstock.errors import PenstockError, UnreachableError, UserError
 from penstock.job.spark import DEFAULT_MASTER, SET_BY_PENSTOCK, is_local
 from penstock.job.spec import SparkSpec
 from penstock.spark.failures import SPARK_ERRORS, is_stopped, last_cause
-from penstock.spark.jars import JarSet, resolve
+from penstock.spark.jars import JarSet, home, resolve
 
 LIGHT = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """For a JVM that only distributes tasks: thorough compiling and many collectors would cost more than they gain."""
 CONNECT_SECONDS_MAX = 10.0
+LOG_BYTES_MAX = 10_000_000
 _WORKER_ENVIRONMENT = {
     # There is a task for every core: further threads of Polars only take turns with those of other tasks.
     "POLARS_MAX_THREADS": "1",
@@ -62,7 +65,7 @@ def open_spark(
     `light`: records never pass through the JVM, because tasks read, decode and write them in Python and Arrow.
     """
     _check_reachable(spark.master)
-    if is_local(spark.master) if spark.master else not _may_be_given_a_master():
+    if is_local(spark.master) if spark.master else not may_be_given_a_master():
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {**_SETTINGS, **(LIGHT if light else {}), **spark.conf}
@@ -98,16 +101,33 @@ def _start_jvm(settings: Mapping[str, str]) -> None:
     conf = SparkConf().setAll([*settings.items(), (_JVM_OPTIONS, options)])
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+        with _open_log() as log:
+            streams = {"stdout": log, "stderr": subprocess.STDOUT}
+            gateway = launch_gateway(conf, {"start_new_session": True, **streams})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
+        exited = error.getCondition() == "JAVA_GATEWAY_EXITED"
         raise UserError(
             "Spark's JVM did not start",
-            detail="its output is above" if error.getCondition() == "JAVA_GATEWAY_EXITED" else str(error),
+            detail=f"its output is at the end of {log_path()}" if exited else str(error),
             hint="Spark needs Java 17 or later (JAVA_HOME); check the settings of the job file's spark section",
         ) from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def log_path() -> Path:
+    """Where the output of Spark's JVM and of its Python workers goes, of all processes of this user."""
+    return home() / "spark.log"
+
+
+def _open_log() -> IO[bytes]:
+    """The log to append to; an old one that is too large is replaced."""
+    path = log_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+        path.replace(path.with_suffix(".old.log"))
+    return path.open("ab")
 
 
 def _given_master() -> str | None:
@@ -116,7 +136,7 @@ def _given_master() -> str | None:
     return None if master == _UNSTATED_MASTER else master
 
 
-def _may_be_given_a_master() -> bool:
+def may_be_given_a_master() -> bool:
     """Whether something may state a master that is known only once the JVM runs."""
     named = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "MASTER")
     return any(name in os.environ for name in named) or (Path(_find_spark_home()) / "conf").exists()  # type: ignore[no-untyped-call]
@@ -139,17 +159,19 @@ def chosen_master(stated: str | None, given: str | None) -> str:
 
 
 class SharedSession:
-    """The one session of a process: each batch asks for it, and opens another if it is stopped."""
+    """The one session of a process: opened for its first batch, and again if it is stopped."""
 
     def __init__(self, open_session: Callable[[], SparkSession]) -> None:
         self._open_session = open_session
         self._lock = threading.Lock()
-        self._session = open_session()
+        self._session: SparkSession | None = None
 
     def current(self) -> SparkSession:
         """A session whose context runs; raises `SparkGoneError` if the JVM has ended."""
         with self._lock:
-            if is_stopped(self._session):
+            if self._session is None:
+                self._session = self._open_session()
+            elif is_stopped(self._session):
                 # Python still holds the stopped context for the one of this process.
                 self._session.stop()
                 self._session = self._open_session()
@@ -157,13 +179,29 @@ class SharedSession:
 
     def cancel_jobs(self) -> None:
         """Cancel the Spark jobs of all threads; if Spark does not answer, there are none."""
-        with suppress(*SPARK_ERRORS, AttributeError):
-            self._session.sparkContext.cancelAllJobs()
+        if self._session is not None:
+            with suppress(*SPARK_ERRORS, AttributeError):
+                self._session.sparkContext.cancelAllJobs()
 
     def stop(self) -> None:
         """Stop Spark; a JVM that has ended is not an error."""
-        with suppress(*SPARK_ERRORS):
-            self._session.stop()
+        if self._session is not None:
+            with suppress(*SPARK_ERRORS):
+                self._session.stop()
+
+
+class LateSession:
+    """Stands for a Spark session that is opened when it is first used: a run with nothing new needs no Spark."""
+
+    def __init__(self, open_session: Callable[[], SparkSession]) -> None:
+        self._open_session = open_session
+
+    @cached_property
+    def _session(self) -> SparkSession:
+        return self._open_session()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
 
 
 def _running_master() -> str | None:
@@ -184,14 +222,14 @@ def _check_reachable(master: str | None) -> None:
         except OSError as error:
             reasons.append(f"{address}: {error}")
     hint = "is the master up and its port open from here? check spark.master"
-    raise TransientError(f"the Spark master {master} cannot be reached", detail="; ".join(reasons), hint=hint)
+    raise UnreachableError(f"the Spark master {master} cannot be reached", detail="; ".join(reasons), hint=hint)
 
 
 def _opening_error(error: Exception, master: str) -> PenstockError:
     cause = last_cause(error)
     if any(text in str(error) for text in _MISREAD_MASTER):
         return UserError(f"Spark does not know the master {master}", detail=cause, hint="check spark.master")
-    return TransientError(
+    return UnreachableError(
         f"Spark could not be started on the master {master}",
         detail=cause,
         hint="is the cluster up, and does it accept applications from here?",

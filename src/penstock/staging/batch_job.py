@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
@@ -106,9 +107,12 @@ class BatchJob(Generic[F]):
         self._stopping = environment.stopping
         self._compiled = compiled
         self.checks = ReadChecks(job, log)
-        # A session of its own: the size of Arrow batches is set for each batch, for this job only.
-        with spark_errors(spark):
-            self.session = spark.newSession()
+
+    @cached_property
+    def session(self) -> SparkSession:
+        """A session of its own: the size of Arrow batches is set for each batch, for this job only."""
+        with spark_errors(self._spark):
+            return self._spark.newSession()
 
     def log_records(self, batch_bytes: int) -> LogRecords:
         """What reads slices from the log, in Arrow batches of so many bytes."""

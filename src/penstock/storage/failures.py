@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import obstore.exceptions as store_errors
 
-from penstock.errors import PenstockError, TransientError, UserError
+from penstock.errors import PenstockError, TransientError, UnreachableError, UserError
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _HTTP_STATUS = re.compile(r"status code: (\d{3})")
@@ -22,8 +22,30 @@ _BAD_PATH = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EL
 _STATUS_WORTH_A_RETRY = frozenset({408, 409, 425, 429})
 
 
+_NO_CREDENTIALS = re.compile(r"loading credentials|169\.254\.169\.254|token request|NoCredentials", re.IGNORECASE)
+"""Libraries without stated credentials ask the metadata service of a cloud machine, which may not be there."""
+_CREDENTIALS = {
+    "s3": ("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", "aws_access_key_id and aws_secret_access_key"),
+    "gs": ("GOOGLE_SERVICE_ACCOUNT", "google_service_account"),
+    "az": ("AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY", "azure_storage_account_name and ..._key"),
+}
+
+
 class NotFoundError(UserError):
     """There is no object of that name."""
+
+
+def missing_credentials(text: str, url: str) -> UnreachableError | None:
+    """The error to raise if the text of a store's error says that it has no credentials."""
+    if not _NO_CREDENTIALS.search(text):
+        return None
+    scheme = "az" if url.startswith(("ab", "ad")) else url[:2]
+    variables, keys = _CREDENTIALS.get(scheme, _CREDENTIALS["s3"])
+    return UnreachableError(
+        f"no credentials for {url}",
+        detail=text[:_DETAIL_CHARS_MAX],
+        hint=f"set {variables} in the environment, or {keys} in the table's storage section",
+    )
 
 
 @contextmanager
@@ -43,6 +65,8 @@ def failure_of(error: Exception, path: str) -> PenstockError:
     status = _number_in(_HTTP_STATUS, error)
     if isinstance(error, FileNotFoundError) or number == errno.ENOENT:
         return NotFoundError(f"not found: {path}", detail=detail)
+    if (missing := missing_credentials(str(error), path)) is not None:
+        return missing
     if isinstance(error, _DENIED) or number in _PERMISSION or status in (401, 403):
         return UserError(
             f"permission denied: {path}",

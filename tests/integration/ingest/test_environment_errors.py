@@ -7,7 +7,6 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -15,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from penstock.embedded.kafka import new_broker
 from penstock.engine.loop import Loop, Retries
-from penstock.engine.round import Rounds, open_rounds
-from penstock.errors import TransientError, UserError
+from penstock.engine.round import open_rounds
+from penstock.errors import TransientError, UnreachableError, UserError
 from penstock.job.spec import kafka_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.staging.isolate import UnhealthyTasksError
@@ -60,21 +59,27 @@ def test_a_wrong_topic_name_is_reported_with_the_closest_match(
     assert raised.value.hint == f"did you mean {name}?"
 
 
-def test_an_unreachable_broker_is_retried_within_a_bound(
+def test_a_run_ends_at_once_if_its_broker_cannot_be_reached_and_makes_nothing(
     tmp_path: Path, unused_address: str, spark: SparkSession
 ) -> None:
     job = load_job(numbered_job(tmp_path, unused_address, "any"))
-
-    def impatient() -> Rounds[Any]:
-        return open_rounds(job, spark, open_log=lambda job: KafkaLog(kafka_of(job), call_seconds_max=0.5))
-
     recorder = Recorder()
-    with pytest.raises(TransientError) as raised:
-        Loop(impatient, once=True, stop=threading.Event(), retries=Retries(2), listener=recorder).run()
-    assert [name for name, _ in recorder.events] == ["retrying", "retrying"]
+    with pytest.raises(UnreachableError) as raised:
+        Loop(lambda: open_rounds(job, spark), True, threading.Event(), Retries(9), recorder).run()
+    assert not recorder.events
     assert unused_address in raised.value.primary
-    assert "Connection refused" in raised.value.detail
+    assert "Connection refused" in raised.value.primary
     assert not (tmp_path / "table").exists(), "nothing is made for a log that cannot be read"
+
+
+def test_ssl_to_a_plaintext_port_ends_at_once_with_the_reason(
+    tmp_path: Path, bootstrap: str, topic: Topics, spark: SparkSession
+) -> None:
+    job = load_job(numbered_job(tmp_path, bootstrap, topic()))
+    job = replace(job, log=replace(kafka_of(job), client_settings={"security.protocol": "SSL"}))
+    with pytest.raises(UnreachableError) as raised:
+        run_once(job, spark)
+    assert "SSL" in raised.value.primary
 
 
 def test_an_export_makes_nothing_for_a_log_that_cannot_be_read(export: ExportPipe, unused_address: str) -> None:
@@ -101,7 +106,7 @@ def test_jobs_of_one_process_fail_independently_and_continue_once_fixed(
     """One has no broker; one may not create its table; one may not write into the table that it has."""
     name = topic(2)
     places = produce(name, numbered(range(100)))
-    away = job_file(tmp_path / "away", unused_address, "any", retries=0)
+    away = job_file(tmp_path / "away", unused_address, "any")
     closed = job_file(tmp_path / "closed", bootstrap, name)
     sealed = job_file(tmp_path / "sealed", bootstrap, name)
     (sealed.parent / "table" / "_delta_log").mkdir(parents=True)
@@ -116,7 +121,7 @@ def test_jobs_of_one_process_fail_independently_and_continue_once_fixed(
         assert "hint: check that the broker is up" in process.errors
         assert 'File "' not in process.errors.rpartition("Kafka at")[2]
     assert {name: event["error"] for name, event in failed.items()} == {
-        "away": "TransientError",
+        "away": "UnreachableError",
         "closed": "UserError",
         "sealed": "UserError",
     }

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.engine.loop import Loop, Retries
 from penstock.engine.round import ChoreDone, RoundResult, Waiting
-from penstock.errors import PenstockError, TransientError, UserError
+from penstock.errors import PenstockError, TransientError, UnreachableError, UserError
 from penstock.events import NullListener
 from penstock.logs.log import Partition
 
@@ -68,6 +68,15 @@ def test_transient_errors_are_retried_up_to_the_bound_and_then_raised() -> None:
     assert raised.value is AWAY
     assert len(stop.pauses) == 3
     assert all(0.5 <= pause <= 30 for pause in stop.pauses)
+
+
+def test_a_server_that_does_not_answer_ends_a_run_only_before_its_first_success() -> None:
+    unreachable, stop = UnreachableError("Kafka does not answer"), Patient()
+    with pytest.raises(UnreachableError):
+        loop_of(lambda: Script(unreachable), stop).run()
+    assert stop.pauses == []
+    loop_of(lambda: Script(BATCH, unreachable, CAUGHT_UP), stop).run()
+    assert len(stop.pauses) == 1
 
 
 def test_rounds_are_closed_after_any_end_of_the_loop() -> None:

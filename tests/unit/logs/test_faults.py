@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.errors import TransientError, UserError
+from penstock.errors import UnreachableError, UserError
 from penstock.logs.kafka.faults import KafkaFault, error_of, fault_of, refused_for_good, unknown_topic
 
 TIMED_OUT = KafkaFault(KafkaError._TIMED_OUT, "_TIMED_OUT", "Failed while waiting for controller: Local: Timed out")
@@ -21,12 +21,11 @@ def test_an_error_keeps_code_name_and_text() -> None:
     assert fault_of(error.args[0]) == fault_of(error)
 
 
-def test_an_unreachable_broker_is_a_transient_error_with_its_reason() -> None:
+def test_an_unreachable_broker_is_reported_with_its_reason_in_the_first_line() -> None:
     error = error_of(TIMED_OUT, "k1:9092", "topic orders", REFUSED)
-    assert isinstance(error, TransientError)
-    assert "k1:9092" in error.primary
-    assert "topic orders" in error.primary
-    assert "Connection refused" in error.detail
+    assert isinstance(error, UnreachableError)
+    assert error.primary == "Kafka at k1:9092 does not answer: Connect failed: Connection refused"
+    assert "topic orders" in error.detail
 
 
 def test_a_timeout_caused_by_wrong_credentials_is_reported_as_such() -> None:

@@ -123,7 +123,7 @@ def test_of_many_jobs_that_find_the_session_stopped_one_opens_the_next() -> None
         return opened[-1]
 
     shared = SharedSession(open_session)
-    opened[0].stop()
+    shared.current().stop()
     result: list[SparkSession] = []
     threads = [threading.Thread(target=lambda: result.append(shared.current())) for _ in range(8)]
     for thread in threads:

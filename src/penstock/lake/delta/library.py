@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from penstock.errors import PenstockError, TransientError, UserError
+from penstock.storage.failures import missing_credentials
 
 
 class MissingTableError(TransientError):
@@ -43,7 +44,9 @@ def library_errors(path: str) -> Iterator[None]:
 
 
 def translated(error: Exception, path: str) -> PenstockError:
-    text = _NOISE.sub(" ", str(error)).strip()
+    text = " ".join(_NOISE.sub(" ", str(error)).split())
+    if (missing := missing_credentials(text, path)) is not None:
+        return missing
     if any(mark in text for mark in _REFUSED):
         return UserError(
             f"no permission on the table at {path}",

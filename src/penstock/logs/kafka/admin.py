@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
@@ -19,9 +20,13 @@ from penstock.logs.kafka.settings import librdkafka_settings
 
 CALL_SECONDS_MAX = 15.0
 POLL_SECONDS = 0.05
+FIRST_ANSWER_SECONDS_MAX = 3.0
+"""Until a broker has answered once: a wrong address is reported soon."""
 GRACE_SECONDS = 2.0
 """What a call may take beyond its own request timeout before it is given up."""
 GROUP_ASK_SECONDS = 2.0
+RECENT_LINES = 10
+"""Lines of librdkafka's log that are not repeated."""
 RECONNECT_MS = 250
 RECONNECT_MS_MAX = 2_000
 
@@ -47,21 +52,24 @@ class BoundedAdmin:
             **librdkafka_settings(spec),
             "error_cb": self._on_error,
         }
-        self._answered = self._disconnected = False
+        self._has_answered = self._answered = self._disconnected = False
         self._client: AdminClient | None = open_client(AdminClient, self._settings)
 
     def try_each(self, start: Callable[[AdminClient, float], Mapping[K, Future[T]]]) -> dict[K, T | KafkaFault]:
         """Run one request about several resources: each gets a result or its own fault."""
         client = self._open_client()
-        deadline = time.monotonic() + self._call_seconds_max + GRACE_SECONDS
+        seconds = min(self._call_seconds_max, CALL_SECONDS_MAX if self._has_answered else FIRST_ANSWER_SECONDS_MAX)
+        deadline = time.monotonic() + seconds + GRACE_SECONDS
         before, self._connection_fault = self._connection_fault, None
-        futures = start(client, self._call_seconds_max)
+        futures = start(client, seconds)
         results: dict[K, T | KafkaFault] = {}
         for key, future in futures.items():
             answer = self._answer(client, future, deadline)
             results[key] = answer
         failed = any(isinstance(result, KafkaFault) for result in results.values())
-        self._answered |= not all(isinstance(result, KafkaFault) for result in results.values())
+        answered = not all(isinstance(result, KafkaFault) for result in results.values())
+        self._answered |= answered
+        self._has_answered |= answered
         if failed and self._connection_fault is None:
             # Librdkafka does not report every failed reconnection: the last error still explains this failure.
             self._connection_fault = before
@@ -171,14 +179,16 @@ def open_client(kind: type[C], settings: dict[str, Any]) -> C:
 class _QuietLog:
     """Takes librdkafka's log lines: what fails a call is raised by that call, so a line alone is never an ERROR."""
 
-    _last = ""
+    def __init__(self) -> None:
+        self._recent: deque[str] = deque(maxlen=RECENT_LINES)
 
     def log(self, level: int, message: str, *arguments: object) -> None:
         text = message % arguments
-        # A broker that is away fails every reconnection with the same text and another duration.
+        # A broker that is away fails every reconnection with the same few texts and other durations.
         core = re.sub(r"\(after \d+ms.*", "", text)
-        repeated, self._last = core == self._last, core
-        logger.log(logging.DEBUG if repeated else min(level, logging.WARNING), "librdkafka: %s", text)
+        level = logging.DEBUG if core in self._recent else min(level, logging.WARNING)
+        self._recent.append(core)
+        logger.log(level, "librdkafka: %s", text)
 
 
 def create_topic(admin: BoundedAdmin, kind: str, name: str, partitions: int, settings: Mapping[str, str]) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.errors import PenstockError, TransientError, UserError, did_you_mean
+from penstock.errors import PenstockError, TransientError, UnreachableError, UserError, did_you_mean
 
 _PASSING_TEXTS = ("transport failure", "disconnected", "timed out", "connection closed", "connection reset")
+_CONNECTION_NOISE = re.compile(r"^\S+/\w+: | \(after \d+ms.*")
+"""The broker's name, which the error begins with anyway, and durations."""
 _GRANTS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant Read and Describe on the topic",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "grant Read on the consumer group",
@@ -56,12 +59,14 @@ def error_of(fault: KafkaFault, bootstrap: str, subject: str, connection: KafkaF
         return UserError(f"not allowed: {subject}", detail=fault.text, hint=_GRANTS[fault.code])
     if fault.code in (KafkaError._INVALID_ARG, KafkaError.TOPIC_EXCEPTION):
         return UserError(f"Kafka does not accept {subject}", detail=fault.text)
-    reason = connection.text if connection is not None else fault.text
-    return TransientError(
-        f"Kafka at {bootstrap} does not answer about {subject}",
-        detail=f"{reason} ({fault.name})",
-        hint="check that the broker is up, can be reached from here, and listens with this security protocol",
-    )
+    hint = "check that the broker is up, can be reached from here, and listens with this security protocol"
+    if connection is not None:
+        reason = _CONNECTION_NOISE.sub("", connection.text)
+        detail = f"asked about {subject} ({fault.name})"
+        return UnreachableError(f"Kafka at {bootstrap} does not answer: {reason}", detail=detail, hint=hint)
+    branch = UnreachableError if fault.code == KafkaError._TIMED_OUT else TransientError
+    detail = f"{fault.text} ({fault.name})"
+    return branch(f"Kafka at {bootstrap} does not answer about {subject}", detail=detail, hint=hint)
 
 
 def unknown_topic(topic: str, bootstrap: str, existing: Iterable[str]) -> UserError:

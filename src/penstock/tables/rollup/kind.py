@@ -25,6 +25,7 @@ from penstock.tables.kind import CompactRequest, Kind, VacuumRequest
 from penstock.tables.rollup.closing import compact_partials, windows_rules
 from penstock.tables.rollup.events import METRICS, metric_changes
 from penstock.tables.rollup.proof.verification import prove_rollup
+from penstock.tables.rollup.publishing import check_publishing
 from penstock.tables.rollup.spec import RollupSpec, partials_job
 from penstock.tables.rollup.status import rollup_status
 from penstock.tables.rollup.table import open_tables
@@ -47,6 +48,7 @@ class RollupKind(SingleKind):
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> RollupWriter:
         rollup = job_of(job, RollupSpec)
+        check_publishing(rollup, environment)
         return RollupWriter(rollup.table, open_tables(rollup, spark, log, environment), spark, log)
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:

@@ -75,6 +75,13 @@ class _Bucket:
     """Consecutive failures."""
 
 
+def check_publishing(job: JobSpec[RollupSpec], environment: Environment) -> None:
+    """Raise `UserError` if the job publishes to a topic that does not exist."""
+    spec = job.table.publish
+    if spec is not None:
+        OUTPUTS["kafka"](job, spec, PublishBucket(job.name, "", 0, spec.buckets), environment).check()
+
+
 def open_publishing(job: JobSpec[RollupSpec], windows: DeltaLog, log: Log) -> Publishing | None:
     """The publisher of a job; None if it does not publish."""
     spec = job.table.publish
