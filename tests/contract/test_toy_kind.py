@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from penstock.cli.status import print_status
+from penstock.cli.status import page
 from penstock.environment import Environment
 from penstock.failpoints import BATCH_STEPS, ENVIRONMENT_NAME
 from penstock.tables.kind import CompactRequest
@@ -62,7 +62,7 @@ def test_damage_is_found_and_status_shows_the_lag(subject: Subject) -> None:
     result = status(subject.job, open_log=lambda job: subject.log.view(job.log))
     assert {partition.lag_records for partition in result.partitions} == {2}
     printed = io.StringIO()
-    print_status(result, Console(file=printed, width=200))
+    Console(file=printed, width=200).print(page([result], verbose=True))
     assert f"files of the toy: {result.as_json()['files']}" in printed.getvalue()
     for item in Path(subject.job.table.path).glob("*.json"):
         item.write_text(item.read_text().replace('["events", 0, 3', '["events", 0, 4'))

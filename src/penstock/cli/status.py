@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json as json_text
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +26,9 @@ from penstock.watch.status import status as status_of
 GAPS_SHOWN = 5
 EXIT_NOT_COMPLETE = 1
 EXIT_ALERT = 1
+WATCH_SECONDS = 2.0
+HEADINGS = ("partition", "position", "lag", "age", "written", "superseded", "quarantined")
+"""Shown without --verbose: a line of 80 columns."""
 WIDTH_IN_FILES = 200
 """Of output that is not a terminal, so that nothing is cut."""
 
@@ -42,6 +47,8 @@ def status(
     types: Annotated[
         list[str] | None, typer.Option("--type", metavar="TYPE", help="With --day: only this type; may be repeated.")
     ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every column of the partitions.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds, until Ctrl-C.")] = False,
     fail_on: Annotated[FailOn | None, typer.Option(help="Exit with 1 if a job has an alert.")] = None,
 ) -> None:
     """Show positions, lag, types, last commit, quarantine and alerts.
@@ -55,13 +62,13 @@ def status(
         return
     if types:
         raise UserError("--type needs --day", hint="add --day YYYY-MM-DD")
+    if watch:
+        _watch(specs, verbose)
     statuses = [status_of(spec) for spec in specs]
     if json:
         typer.echo(json_text.dumps([item.as_json() for item in statuses]))
     else:
-        console = status_console()
-        for item in statuses:
-            print_status(item, console)
+        status_console().print(page(statuses, verbose))
     worst = max((item.exit_code for item in statuses), default=0)
     if worst:
         raise typer.Exit(worst)
@@ -94,28 +101,40 @@ def _print_day(jobs: Sequence[JobSpec], day: str, types: Sequence[str], json: bo
         raise typer.Exit(EXIT_NOT_COMPLETE)
 
 
-def print_status(job: JobStatus, console: Console) -> None:
-    """Print a heading, the partitions, sections of this kind of table, gaps and alerts."""
+def _watch(jobs: Sequence[JobSpec], verbose: bool) -> NoReturn:
+    with Live(console=status_console(), screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(page([status_of(job) for job in jobs], verbose), refresh=True)
+            time.sleep(WATCH_SECONDS)
+
+
+def page(statuses: Sequence[JobStatus], verbose: bool) -> Group:
+    """What the command shows."""
+    return Group(*(part for item in statuses for part in _parts(item, verbose)))
+
+
+def _parts(job: JobStatus, verbose: bool) -> Iterator[RenderableType]:
+    """A heading, the partitions, sections of this kind of table, gaps and alerts."""
     version = "not started" if job.version is None else f"version {job.version}"
     version += "" if job.committed_at is None else f" of {job.committed_at:%Y-%m-%d %H:%M:%SZ}"
-    console.print(Text.assemble((job.job, "bold"), f"  {job.table}  {version}"), soft_wrap=True)
+    yield Text.assemble((job.job, "bold"), f"  {job.table}  {version}")
     if not job.started:
         return
-    console.print(_partitions(job))
+    yield _partitions(job, verbose)
     for section in job.sections:
         if section.headings:
-            console.print(table(section.headings, section.rows))
-        for line in section.lines:
-            console.print(Text(line), soft_wrap=True)
+            yield table(section.headings, section.rows)
+        yield from map(Text, section.lines)
     for gap in job.gaps[:GAPS_SHOWN]:
-        console.print(Text(f"recorded gap: {gap.partition} [{gap.start}, {gap.end}) in version {gap.version}"))
+        yield Text(f"recorded gap: {gap.partition} [{gap.start}, {gap.end}) in version {gap.version}")
     for alert in job.alerts:
-        console.print(Text(f"! {alert.text}", style="yellow"), soft_wrap=True)
+        yield Text(f"! {alert.text}", style="yellow")
 
 
-def _partitions(job: JobStatus) -> Table:
+def _partitions(job: JobStatus, verbose: bool) -> Table:
     rows = [_cells(partition, reachable=job.log_error is None) for partition in job.partitions]
-    return table(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows])
+    headings = [heading for heading in (rows[0] if rows else ()) if verbose or heading in HEADINGS]
+    return table(headings, [[row[heading] for heading in headings] for row in rows])
 
 
 def _cells(partition: PartitionStatus, reachable: bool) -> dict[str, str]:

@@ -14,7 +14,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from penstock.cli.status import print_status
+from penstock.cli.status import page
 from penstock.cli.status import status as status_command
 from penstock.errors import UserError
 from penstock.tables.export.monitoring import ExportAlert
@@ -98,7 +98,7 @@ def test_the_command_prints_text_and_json(fan: Fan, capsys: pytest.CaptureFixtur
     ]
     assert [item["kind"] for item in output["alerts"]] == ["type_lagging", "discrepancy"]
     printed = io.StringIO()
-    print_status(fan.status(), Console(file=printed, width=200))
+    Console(file=printed, width=200).print(page([fan.status()], verbose=True))
     text = printed.getvalue()
     assert "type fs is due and not written since 2026-03-03T01:06:40Z: 5 records wait" in text
 

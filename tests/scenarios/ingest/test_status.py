@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from penstock.cli.status import print_status
+from penstock.cli.status import page
 from penstock.cli.status import status as status_command
 from penstock.job.spec import JobSpec, Secret, kafka_of
 from penstock.watch.status import AlertKind, status
@@ -58,7 +58,7 @@ def test_a_path_from_a_secret_reference_is_not_shown(job: JobSpec) -> None:
     hidden = replace(job, table=replace(job.table, path=Secret(job.table.path)))
     printed = io.StringIO()
     result = status(hidden)
-    print_status(result, Console(file=printed, width=200))
+    Console(file=printed, width=200).print(page([result], verbose=True))
     assert job.table.path not in printed.getvalue()
     assert job.table.path not in json.dumps(result.as_json())
 
@@ -77,5 +77,5 @@ def test_the_command_prints_text_and_json(job: JobSpec, tmp_path: Path, capsys: 
     assert (output["job"], output["started"], output["version"]) == ("orders", True, 4)
     assert [item["lag_records"] for item in output["partitions"]] == [0, 6]
     printed = io.StringIO()
-    print_status(status(job), Console(file=printed, width=200))
+    Console(file=printed, width=200).print(page([status(job)], verbose=True))
     assert f"{job.log.topics[0]}/1" in printed.getvalue()

@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 from rich.console import Console
 
-from penstock.cli.status import print_status
+from penstock.cli.status import page
 from penstock.errors import TransientError
 from penstock.tables.registry import kind_of
 from tests.scenarios.rollup.rollups import START, Rollup, point
@@ -19,7 +19,7 @@ from tests.support.memory_log import MemoryLog
 def lines_of(rollup: Rollup) -> list[str]:
     status = kind_of(rollup.job).status(rollup.job, lambda job: rollup.log.view(job.log), lambda: rollup.clock)
     printed = io.StringIO()
-    print_status(status, Console(file=printed, width=200))
+    Console(file=printed, width=200).print(page([status], verbose=True))
     return [" ".join(line.split()) for line in printed.getvalue().splitlines()]
 
 

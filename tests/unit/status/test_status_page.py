@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from penstock.cli.status import print_status
+from penstock.cli.status import page
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Bounds, Partition
@@ -45,7 +45,7 @@ def status(tmp_path: Path) -> JobStatus:
 
 def lines_of(status: JobStatus) -> list[list[str]]:
     printed = io.StringIO()
-    print_status(status, Console(file=printed, width=200))
+    Console(file=printed, width=200).print(page([status], verbose=True))
     return [line.split() for line in printed.getvalue().splitlines()]
 
 
@@ -67,3 +67,11 @@ def test_values_of_a_kind_have_their_own_json_keys(status: JobStatus) -> None:
 def test_a_gap_is_measured_from_the_lowest_needed_offset(status: JobStatus) -> None:
     assert [alert.kind for alert in status.alerts] == [AlertKind.GAP_AHEAD, Leak.TANK_LEAKS]
     assert status.alerts[0].text == "orders/0: the log no longer has offsets [4, 5)"
+
+
+def test_without_verbose_a_partition_is_one_line_of_80_columns(status: JobStatus) -> None:
+    printed = io.StringIO()
+    Console(file=printed, width=80).print(page([status], verbose=False))
+    assert ["partition", "position", "lag", "age", "written", "quarantined"] in [
+        line.split() for line in printed.getvalue().splitlines()
+    ]
