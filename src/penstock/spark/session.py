@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pyspark import SparkConf, SparkContext
+from pyspark.accumulators import AccumulatorServer
 from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
@@ -95,8 +96,9 @@ def _start_jvm(settings: Mapping[str, str]) -> None:
     """
     if SparkContext._gateway is not None:
         return
-    # It prints a stack trace for errors that are raised anyway.
+    # They print stack traces for errors that are raised anyway.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    AccumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     options = f"{settings.get(_JVM_OPTIONS, '')} {_KEEPS_SIGNAL_MASK}".strip()
     conf = SparkConf().setAll([*settings.items(), (_JVM_OPTIONS, options)])
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
