@@ -268,7 +268,7 @@ class World:
         shutil.rmtree(home / "_delta_log")
         if not action.types_stay:
             shutil.rmtree(home / "types")
-        self.log(f"rebuilt: {command_json('rebuild', str(self.job))['types']}")
+        self.log(f"rebuilt: {command_json('rebuild', str(self.job))['positions']}")
         self.losses += 1
         self._start()
 

@@ -158,10 +158,20 @@ class Drills:
         return set(participant.view.state.target.get(process.client_id, ()))
 
     def _unowned(self) -> list[Partition]:
-        """The partitions that no process works on, though one could."""
+        """The partitions that no process works on, though one could.
+
+        A process that has to hand over a partition begins nothing more, and finishes its work under the claim first.
+        """
         world, unowned = self._world, []
         held = {item: item.held(world.now) for item in world.living()}
         owned = {partition for partitions in held.values() for partition in partitions}
+        for process in held:
+            if process.healthy(world.now):
+                owned |= {
+                    partition
+                    for partition, job in process.jobs.items()
+                    if world.log.state.claim(partition).held and world.log.state.claim(partition).token == job.token
+                }
         for process in held:
             if process.healthy(world.now):
                 unowned += [
