@@ -6,6 +6,7 @@ A schedule is made at the failpoints of one process: what another one does there
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from penstock.events import RulesMeasured
 from penstock.job.spec import job_of
 from penstock.storage import open_storage
 from penstock.storage.objects import ObjectStorage
+from penstock.tables.export.rebuild import rebuild
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import kind_of
@@ -658,6 +660,26 @@ def test_a_lost_log_stops_the_job_before_it_writes_anything_again(world: ExportW
         (world.folder / "lost").rename(folder)
         world.run(2)
         world.check()
+
+
+def test_after_a_partition_came_back_to_a_process_lost_logs_are_restored(plain: ExportWorld) -> None:
+    """Footers name the last slice before theirs, also if another process wrote it meanwhile."""
+    first = plain.open(1)
+    for token in (1, 2, 3):
+        plain.send("ABC")
+        if token == 2:
+            plain.run(token)
+        else:
+            first.claims.token = token
+            first.run()
+    home = Path(plain.root) / "_penstock/export"
+    shutil.rmtree(home / "_delta_log")
+    shutil.rmtree(home / "types")
+    report = rebuild(plain.logs, plain.partitions)
+    assert report.problems == ()
+    plain.send("ABC")
+    plain.run(4)
+    assert plain.all_places() == plain.sent()
 
 
 # E7: days

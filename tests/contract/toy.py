@@ -132,7 +132,7 @@ class ToyTable:
             if self.append({"version": state.version + 1, "kind": "commit", "parts": parts, "rows": kept}):
                 return Outcome(state.version + 1, checked.accepted, checked.refused)
 
-    def own(self, partitions: Iterable[Partition]) -> None:
+    def own(self, tokens: Mapping[Partition, int]) -> None:
         """There is nothing to reserve."""
 
     def finish_pending(self, partitions: Iterable[Partition]) -> None:

@@ -102,7 +102,7 @@ class Table(Protocol[S_contra]):
     def land(self, batch: Batch, tokens: Mapping[Partition, int], staged: S_contra) -> Landed:
         """Make rows visible and move positions in one commit; a refused partition has another owner."""
 
-    def own(self, partitions: Iterable[Partition]) -> None:
+    def own(self, tokens: Mapping[Partition, int]) -> None:
         """Reserve what this process needs for these partitions before the first file is written."""
 
     def finish_pending(self, partitions: Iterable[Partition]) -> None:

@@ -93,7 +93,8 @@ class Export(ExportTable):
         self.quarantine = quarantine
         self.failing: dict[str, Failure] = {}
         self._idle_since: dict[Partition, float] = {}
-        self._owned: set[Partition] = set()
+        self._tokens: Mapping[Partition, int] = {}
+        """The partitions of the last round."""
         self._is_finished = False
         """Whether all commits up to now are finished, as far as this process knows."""
         self._outcomes: Outcomes = Counter()
@@ -126,13 +127,13 @@ class Export(ExportTable):
     def record_bytes(self) -> float | None:
         return None
 
-    def own(self, partitions: Iterable[Partition]) -> None:
-        """Reserve names and topics below the root."""
-        new = set(partitions) - self._owned
+    def own(self, tokens: Mapping[Partition, int]) -> None:
+        """Reserve names and topics below the root; another process may have had a partition since it was ours."""
+        new = {partition for partition, token in tokens.items() if self._tokens.get(partition) != token}
         if new:
             claim_names(self.logs, new)
-            self._owned |= new
             self._is_finished = False
+        self._tokens = dict(tokens)
 
     def finish_pending(self, partitions: Iterable[Partition]) -> None:
         """Finish pending work of interrupted commits, of former owners and of this process (RULES Q1)."""

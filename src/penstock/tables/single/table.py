@@ -101,7 +101,7 @@ class SingleTable:
         """What a share adds to the further numbers of its partition; `read_to_end_at` as in a batch."""
         return Numbers()
 
-    def own(self, partitions: Iterable[Partition]) -> None:
+    def own(self, tokens: Mapping[Partition, int]) -> None:
         """Staged names have a random part: there is nothing to reserve."""
 
     def finish_pending(self, partitions: Iterable[Partition]) -> None:
