@@ -25,6 +25,7 @@ from penstock.tables.export.rebuild import rebuild
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import kind_of
+from penstock.verify import Verdict, verify
 from tests.support.export_world import ONE, ZERO, ExportWorld, Process, places, refused
 from tests.support.lake import BUCKET, s3_server
 from tests.support.pipes import CrashError
@@ -662,6 +663,13 @@ def test_a_lost_log_stops_the_job_before_it_writes_anything_again(world: ExportW
         world.check()
 
 
+def lose_logs(world: ExportWorld) -> None:
+    home = Path(world.root) / "_penstock/export"
+    shutil.rmtree(home / "_delta_log")
+    shutil.rmtree(home / "types")
+    assert rebuild(world.logs, world.partitions).problems == ()
+
+
 def test_after_a_partition_came_back_to_a_process_lost_logs_are_restored(plain: ExportWorld) -> None:
     """Footers name the last slice before theirs, also if another process wrote it meanwhile."""
     first = plain.open(1)
@@ -672,14 +680,22 @@ def test_after_a_partition_came_back_to_a_process_lost_logs_are_restored(plain: 
         else:
             first.claims.token = token
             first.run()
-    home = Path(plain.root) / "_penstock/export"
-    shutil.rmtree(home / "_delta_log")
-    shutil.rmtree(home / "types")
-    report = rebuild(plain.logs, plain.partitions)
-    assert report.problems == ()
+    lose_logs(plain)
     plain.send("ABC")
     plain.run(4)
     assert plain.all_places() == plain.sent()
+
+
+def test_bad_records_in_a_former_quarantine_are_not_proven_after_lost_logs_were_restored(plain: ExportWorld) -> None:
+    """The job reads a partition again of which a type has no files; the type that has some skips its records."""
+    plain.send("ABC")
+    plain.send("AaA", ONE)
+    plain.run()
+    lose_logs(plain)
+    plain.run(2)
+    report = verify(plain.job, open_log=lambda job: plain.log.view(job.log))
+    assert [check.name for check in report.checks if check.verdict is not Verdict.PROVEN] == ["former quarantine"]
+    assert report.verdict is Verdict.NOT_PROVEN
 
 
 # E7: days

@@ -50,6 +50,11 @@ HALF_LANDED = Unproven(
     "run the job up to the end of the log, then verify",
 )
 
+FORMER_QUARANTINE = Unproven(
+    "records that were read before the job log was restored, and are no rows",
+    "they are in former folders of the quarantine, if they were bad",
+)
+
 
 def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog, reads: int = READS_MAX) -> Proof:
     table = ExportTable(ExportLogs(job, Environment()))
@@ -64,7 +69,10 @@ def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog, read
         for name, log in logs.type_logs().items()
     ]
     if not any(of_type.is_half_landed for of_type in types):
-        return prove(subject_of(table, facts, types), depth, open_log)
+        proof = prove(subject_of(table, facts, types), depth, open_log)
+        former = sum(_former(logs, place, counted.totals) for place, counted in facts.states.items())
+        check = Check("former quarantine", f"{former} records were read before", False, unproven=[FORMER_QUARANTINE])
+        return replace(proof, checks=(*proof.checks, check)) if former else proof
     if reads > 1:
         return prove_export(job, depth, open_log, reads - 1)
     faults = _log_faults(logs, types)
@@ -154,7 +162,13 @@ def _job_slices(facts: TableFacts) -> tuple[States, Slices]:
 def _combined(logs: ExportLogs, partition: Partition, totals: Totals) -> Totals:
     """The totals of all logs. If the job log was restored, its holes may have been records."""
     holes = totals.holes if totals.restored else 0
-    return totals + type_totals(logs, partition) + Totals(holes=-holes, gap=holes)
+    former = Totals(filtered=_former(logs, partition, totals), holes=-holes, gap=holes)
+    return totals + type_totals(logs, partition) + former
+
+
+def _former(logs: ExportLogs, partition: Partition, totals: Totals) -> int:
+    """Records that a restored job log read again, and that are in neither rows nor its new quarantine."""
+    return max(0, (totals + type_totals(logs, partition)).unaccounted) if totals.restored else 0
 
 
 def _type_source(table: ExportTable, of_type: TypeFacts) -> tuple[RowSource, int]:
