@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
-from operator import add
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -31,7 +30,13 @@ class Counts:
     skipped: int = 0
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(*map(add, astuple(self), astuple(other)))
+        return Counts(
+            self.read + other.read,
+            self.written + other.written,
+            self.quarantined + other.quarantined,
+            self.filtered + other.filtered,
+            self.skipped + other.skipped,
+        )
 
     @property
     def conserved(self) -> bool:
