@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, time
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.flow.compile import RecordFrame, quarantine_options, write_options
-from penstock.flow.stage import NamedSlice
+from penstock.flow.compile import RecordFrame
 from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Batch, Log
 from penstock.staging.batch_job import BatchJob, Records
 from penstock.staging.reports import Written, check_conserved
-from penstock.tables.rollup.batch_task import PartialsFlow, partials_stage
-from penstock.tables.rollup.schema import PARTIALS_GROUP_ROWS_MAX, written_schema
+from penstock.tables.rollup.batch_task import PartialsFlow, partials_flow, partials_stage
 from penstock.tables.rollup.spec import RollupSpec
 from penstock.tables.rollup.table import RollupTable
 from penstock.tables.single.writer import TableTarget
@@ -49,32 +46,13 @@ class RollupWriter:
         started_at = self._environment.now()
         result = self._batch_job.run(batch, flow, records)
         if flow.replay_run is None:
-            self._batch_job.check(batch, result)
+            self._batch_job.checks.check(batch, result)
         check_conserved(flow, result)
         return Written(result, started_at, flow.table.schema)
 
     def flow(self, batch: Batch) -> PartialsFlow:
         """The input of the tasks of a batch."""
-        spec, job = self.job.table, self.table.job
-        table = write_options(job, written_schema(spec.aggregates), ("day",))
-        return PartialsFlow(
-            job=job.name,
-            batch_id=batch.id,
-            decode=job.decode,
-            columns={},
-            on=job.on,
-            slices={
-                (item.partition.topic, item.partition.number): NamedSlice(item.partition.topic_id, item.start, item.end)
-                for item in batch.slices
-            },
-            failpoint=self._environment.failpoint,
-            finest=spec.finest,
-            aggregates=spec.aggregates,
-            earliest_ms=int(datetime.combine(spec.not_before, time(), UTC).timestamp() * 1000),
-            latest_ms=int(self._environment.now() * 1000) + spec.future_cutoff_ms,
-            table=replace(table, row_group_rows_max=PARTIALS_GROUP_ROWS_MAX),
-            quarantine=quarantine_options(job, self.table.quarantine.url),
-        )
+        return partials_flow(self.job, batch, self._environment, self.table.quarantine.url)
 
 
 def _partials_frame(records: RecordFrame, flow: PartialsFlow) -> DataFrame:

@@ -80,7 +80,7 @@ class SingleWriter:
             self._cut_batches(batch)
         records = self._batch_job.log_records(self.job.limits.arrow_batch_bytes_max)
         gathered = self._batch_job.run(batch, flow, records)
-        self._batch_job.check(batch, gathered)
+        self._batch_job.checks.check(batch, gathered)
         return self._written(flow, gathered, started_at) or SchemaChanged()
 
     def replay_target(self) -> TableTarget:
