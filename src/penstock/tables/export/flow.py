@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -12,6 +13,7 @@ from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice, TypeFlow
 from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.pool import PoolLimits
 from penstock.job.spec import DAY_FOLDER, JobSpec
+from penstock.logs.log import Batch
 from penstock.tables.export.logs import ExportLogs
 
 
@@ -53,6 +55,19 @@ def fanout_flow(
             open_writers_max=job.limits.open_writers_max, row_group_bytes_max=job.limits.row_group_bytes_max
         ),
     )
+
+
+def local_flow(logs: ExportLogs, batch: Batch, types: Iterable[str], rows_url: str, quarantine_url: str) -> FanoutFlow:
+    """The flow of all records of a batch for these types, into local folders."""
+    names = tuple(types)
+    slices = {
+        (piece.partition.topic, piece.partition.number): RoutedSlice(
+            piece.partition.topic_id, piece.start, piece.end, (piece.start,), dict.fromkeys(names, piece.start)
+        )
+        for piece in batch.slices
+    }
+    flow = fanout_flow(logs, batch.id, slices, quarantine_url)
+    return replace(flow, root_url=rows_url, staged_folder="", storage_options={})
 
 
 def new_columns(job: JobSpec, spec: TypeFlow, fields: NewFields) -> pa.Schema:
