@@ -28,7 +28,11 @@ spark = open_spark(SparkSpec(), name="archive")
 rows = spark.range(0, 4, 1, 2).mapInArrow(lambda batches: batches, "id long")
 rows.selectExpr("id", "cast(id as string) as text").where("id > 0").write.parquet(sys.argv[1])
 spark.read.parquet(sys.argv[1]).count()
+jvm = spark.sparkContext._gateway.proc
 spark.stop()
+# It writes the archive as it ends, and it ends with its input.
+jvm.stdin.close()
+jvm.wait()
 """
 _USE_BROKER = """
 import sys
