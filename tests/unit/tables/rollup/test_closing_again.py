@@ -170,6 +170,7 @@ def test_aggregates_added_later_are_null_where_partials_lack_them(tmp_path: Path
 @pytest.mark.parametrize("windows", [(TEN_MINUTES,), (MINUTE,), (MINUTE, TEN_MINUTES, HOUR), (MINUTE, HOUR)])
 def test_another_list_of_windows_is_refused(tmp_path: Path, windows: tuple[Window, ...]) -> None:
     lake = RollupLake(tmp_path, (MINUTE, TEN_MINUTES))
+    lake.land([Point("a", 0, 1.0)])
     with pytest.raises(UserError, match="created for 1m, 10m"):
         lake.reopen(windows)
     lake.reopen((MINUTE, TEN_MINUTES))
