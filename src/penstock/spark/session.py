@@ -124,12 +124,15 @@ def log_path() -> Path:
 
 
 def _open_log() -> IO[bytes]:
-    """The log to append to; an old one that is too large is replaced."""
+    """The log to append to, begun again if it is too large; where it cannot be written, the process's error stream."""
     path = log_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
-        path.replace(path.with_suffix(".old.log"))
-    return path.open("ab")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+            path.replace(path.with_suffix(".old.log"))
+        return path.open("ab")
+    except OSError:
+        return os.fdopen(os.dup(2), "wb")
 
 
 def _given_master() -> str | None:

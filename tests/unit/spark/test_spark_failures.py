@@ -6,6 +6,7 @@ import random
 import socket
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -24,7 +25,7 @@ from penstock.spark.failures import (
     spark_errors,
     spark_failure,
 )
-from penstock.spark.session import SharedSession, chosen_master, open_spark
+from penstock.spark.session import SharedSession, _open_log, chosen_master, open_spark
 from tests.unit.engine.test_loop import CAUGHT_UP, Patient, Script
 
 CA_MISSING = """\
@@ -152,3 +153,13 @@ def test_the_master_of_spark_submit_is_obeyed_and_a_contradiction_is_an_error() 
     with pytest.raises(UserError) as raised:
         chosen_master("local[2]", "yarn")
     assert "local[2]" in raised.value.primary and "yarn" in raised.value.primary
+
+
+def test_a_home_that_cannot_be_written_does_not_keep_spark_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "file" / "home"))
+    with _open_log() as log:
+        log.write(b"output of the JVM")
+    assert capfd.readouterr().err == "output of the JVM"
