@@ -45,8 +45,8 @@ class RecordFrame:
         read = self.read
 
         def fused(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from stage(batches if read is None else read(batches))
             keep_modules()
-            return stage(batches if read is None else read(batches))
 
         return self.frame.mapInArrow(fused, from_arrow_schema(schema))
 

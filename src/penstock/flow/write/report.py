@@ -119,6 +119,8 @@ def _merged_ranges(one: Ranges, other: Ranges) -> Ranges:
 
 
 def _sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    if not one or not other:
+        return {**one, **other}
     counts = Counter(one)
     counts.update(other)
     return {name: count for name, count in sorted(counts.items()) if count}

@@ -347,8 +347,7 @@ def open_or_create(
     try:
         handle = _load(spec)
     except MissingTableError:
-        _create(spec, job, schema)
-        handle = _load(spec)
+        handle = _create(spec, job, schema)
         environment.at_step("created")
     if _differs(handle, spec, schema) and is_unused(table := DeltaLog(spec, job, handle, environment)):
         _replace(table, schema)
@@ -396,9 +395,8 @@ def _differs(handle: DeltaTable, spec: TablePlace, schema: pa.Schema) -> bool:
 def _replace(table: DeltaLog, schema: pa.Schema) -> None:
     """Give an unused table the columns and properties of the job file; it keeps its id."""
     with TemporaryDirectory() as folder:
-        _create(replace(table.spec, path=folder, storage_options={}), table.job, schema)
-        made = DeltaTable(folder).metadata().id
-        entry = Path(folder, entry_path(0)).read_text(encoding="utf-8").replace(str(made), table.id)
+        made = _create(replace(table.spec, path=folder, storage_options={}), table.job, schema)
+        entry = Path(folder, entry_path(0)).read_text(encoding="utf-8").replace(str(made.metadata().id), table.id)
     # Only as the next version: what another process commits meanwhile stays.
     table.storage().put_if_absent(entry_path(table.version + 1), entry.encode())
 
@@ -414,11 +412,11 @@ def _delta_place(place: TableSpec) -> TablePlace:
     return TablePlace(place.path, place.storage_options)
 
 
-def _create(spec: TablePlace, job: str, schema: pa.Schema) -> None:
-    """Create the table, unless another process creates it first."""
+def _create(spec: TablePlace, job: str, schema: pa.Schema) -> DeltaTable:
+    """The table, created unless another process creates it first."""
     try:
         with library_errors(spec.path):
-            DeltaTable.create(
+            return DeltaTable.create(
                 spec.path,
                 Schema.from_arrow(schema),
                 mode="ignore",
@@ -430,7 +428,7 @@ def _create(spec: TablePlace, job: str, schema: pa.Schema) -> None:
                 commit_properties=_tried_once(Provenance(kind=CREATED, job=job).metadata),
             )
     except ConflictError:
-        return
+        return _load(spec)
     except MissingTableError as error:
         raise UserError(
             f"cannot create the table at {spec.path}", detail=error.detail, hint="check the path and its permissions"
