@@ -15,8 +15,9 @@ from penstock.flow.columns.fitting import folded, grown
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import FanoutFlow
 from penstock.flow.sql import HIDDEN, decode_stage, project, write_stage
-from penstock.flow.stage import NamedSlice, Stage, keep_modules
+from penstock.flow.stage import NamedSlice, Stage
 from penstock.flow.task import Flow, fused_stage
+from penstock.flow.worker import spared_worker
 from penstock.flow.write.files import WriteOptions
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import REPORT_SCHEMA, ReportT, TaskReport, decode_report
@@ -45,8 +46,8 @@ class RecordFrame:
         read = self.read
 
         def fused(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield from stage(batches if read is None else read(batches))
-            keep_modules()
+            with spared_worker():
+                yield from stage(batches if read is None else read(batches))
 
         return self.frame.mapInArrow(fused, from_arrow_schema(schema))
 

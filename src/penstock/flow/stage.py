@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Protocol
-from zipimport import zipimporter
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 
 from penstock.failpoints import Failpoint
 from penstock.flow.rows import BadRows, bad_rows, rows_without, take
@@ -86,21 +81,6 @@ class Task(Protocol):
 
     def abandon(self) -> None:
         """Close every open file after an error; vacuum deletes what was written (RULES C2)."""
-
-
-@cache
-def keep_modules() -> None:
-    """Exclude the modules that a Spark worker has loaded from what Spark does for every task, once per process.
-
-    After a task Spark collects garbage: 80 ms of CPU. Before a task it invalidates import caches, and Python reads
-    `pyspark.zip` again for each of its packages: 77 ms. Arrow loads Pandas during the first task, so this is called at
-    its end.
-    """
-    if TaskContext.get() is not None:
-        gc.freeze()
-        for path, finder in tuple(sys.path_importer_cache.items()):
-            if isinstance(finder, zipimporter):
-                del sys.path_importer_cache[path]
 
 
 def run_task(task: Task, parts: Iterable[PartitionRows], failpoint: Failpoint | None) -> Batches:

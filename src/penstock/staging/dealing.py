@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.flow.compile import collect_reports
-from penstock.flow.stage import keep_modules
+from penstock.flow.worker import spared_worker
 from penstock.flow.write.report import REPORT_SCHEMA, ReportT, report_batch
 from penstock.spark.failures import spark_errors
 
@@ -26,10 +26,10 @@ class _EachPiece(Generic[PieceT]):
     pieces: Sequence[PieceT]
 
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keep_modules()
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                yield report_batch(self.work(self.pieces[number]))
+        with spared_worker():
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    yield report_batch(self.work(self.pieces[number]))
 
 
 def run_each(
