@@ -69,7 +69,7 @@ class Cluster:
             if cluster.pid is not None:
                 cluster._wait_ready()
                 return cluster
-            if not kafka.are_free(cluster.broker):
+            if not all(map(kafka.is_free, (cluster.broker.port, cluster.broker.controller_port))):
                 cluster = cls(folder, cluster.cluster_id, kafka.new_broker())
             kafka.prepare(cluster.cluster_id, cluster.broker, folder, settings or {})
             cluster._spawn()

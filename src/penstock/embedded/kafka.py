@@ -102,11 +102,6 @@ def server_properties(broker: Broker, root: Path, settings: Mapping[str, str]) -
     return "".join(f"{key}={value}\n" for key, value in escaped.items())
 
 
-def are_free(broker: Broker) -> bool:
-    """Whether the broker could listen on its ports now."""
-    return is_free(broker.port) and is_free(broker.controller_port)
-
-
 def is_free(port: int) -> bool:
     """Whether a process could listen on this loopback port now."""
     try:

@@ -174,7 +174,10 @@ class Rounds(Generic[S]):
             return ChoreDone("columns")
         self.at_step("staged")
         outcome = self.commit(batch, tokens, staged)
-        self._restart_waiting(batch, bounds, planned_at)
+        # Records after a slice that reached the end arrived after the plan: their wait starts at the plan.
+        ended = {piece.partition for piece in batch.slices if piece.end == bounds[piece.partition].end}
+        self.cache.ended |= ended
+        self.cache.waiting_since |= dict.fromkeys(ended, planned_at)
         self.mirror([part.partition for part in outcome.accepted if self.claims.keeps(part.partition, part.token)])
         return BatchLanded(outcome, done=ends is not None and self._is_done(tokens, ends))
 
@@ -233,13 +236,6 @@ class Rounds(Generic[S]):
         if partition in self.cache.ended:
             self.cache.waiting_since.setdefault(partition, now)
         return PartitionInput(partition, position, bounds, self.cache.waiting_since.get(partition))
-
-    def _restart_waiting(self, batch: Batch, bounds: LogBounds, planned_at: float) -> None:
-        """Records after a slice that reached the end arrived after the plan: their wait starts at the plan."""
-        for piece in batch.slices:
-            if piece.end == bounds[piece.partition].end:
-                self.cache.ended.add(piece.partition)
-                self.cache.waiting_since[piece.partition] = planned_at
 
     # commit
 

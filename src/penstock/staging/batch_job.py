@@ -60,13 +60,6 @@ class ReadChecks:
         self._log = log
         self._compacted: dict[str, bool | None] = {}
 
-    def refuse_bad_record(self, first_error: str) -> None:
-        """Stop at a bad record if `on.bad_record` is `fail`."""
-        if first_error and self._job.on.bad_record == "fail":
-            raise UserError(
-                f"a record cannot be written: {first_error}", hint="fix the schema, or set `on.bad_record: quarantine`"
-            )
-
     def refuse_bad_share(self, total: Counts, reasons: Sequence[Reason]) -> None:
         """Stop before the commit if more records of a batch are bad than the job accepts."""
         share_max = self._job.on.bad_share
@@ -140,7 +133,9 @@ class BatchJob(Generic[F]):
 
     def check(self, batch: Batch, gathered: Gathered) -> None:
         """What must hold before the commit."""
-        self.checks.refuse_bad_record(gathered.first_error)
+        if gathered.first_error and self._job.on.bad_record == "fail":
+            hint = "fix the schema, or set `on.bad_record: quarantine`"
+            raise UserError(f"a record cannot be written: {gathered.first_error}", hint=hint)
         self.checks.refuse_bad_share(gathered.total, gathered.reasons)
         for piece in batch.slices:
             self.checks.check_count(piece, sum(share.counts.read for share in gathered.of(piece.partition).values()))

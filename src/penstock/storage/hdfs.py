@@ -243,7 +243,8 @@ def translate_hdfs_errors(path: str) -> Iterator[None]:
 
 def hdfs_failure(error: Exception, path: str) -> PenstockError:
     """The Penstock error for one of hdfs-native."""
-    detail = _short(error)
+    # What follows is Java's stack trace, whose line ends may be escaped.
+    detail = re.split(r"(?:\n|\\n)(?:\t|\\t)at ", str(error))[0][:_DETAIL_CHARS_MAX]
     if isinstance(error, FileNotFoundError):
         return NotFoundError(f"not found: {path}", detail=detail)
     java = _java_class(error)
@@ -270,8 +271,3 @@ def is_clear(error: Exception) -> bool:
 def _java_class(error: Exception) -> str:
     match = _JAVA_CLASS.search(str(error))
     return match.group(1) if match else ""
-
-
-def _short(error: Exception) -> str:
-    # What follows is Java's stack trace, whose line ends may be escaped.
-    return re.split(r"(?:\n|\\n)(?:\t|\\t)at ", str(error))[0][:_DETAIL_CHARS_MAX]

@@ -230,7 +230,12 @@ class Agent:
                 session.keep_pace(participant, self._awaited)
                 self._turn(session, participant)
             if not self._stopping.is_set():
-                self._report(_hanging(self._work_timeout_seconds))
+                self._report(
+                    WorkHangs(
+                        f"no progress for {self._work_timeout_seconds:.0f} s: this process releases its partitions",
+                        "no round began, no step was reached and no Spark task ended; it joins again when work goes on",
+                    )
+                )
             self._leave(session, participant)
         finally:
             with self._lock:
@@ -287,13 +292,6 @@ class Agent:
 def default_client_id() -> str:
     """A random client id for a process that has none: it cannot take its claims back after a restart."""
     return f"{socket.gethostname()[:60]}-{uuid.uuid4().hex[:8]}"
-
-
-def _hanging(seconds: float) -> WorkHangs:
-    return WorkHangs(
-        reason=f"the work made no progress for {seconds:.0f} s: this process releases its partitions",
-        detail="no round began, no step was reached and no Spark task ended; it joins again when the work goes on",
-    )
 
 
 def _check_member(member: MemberOptions) -> None:

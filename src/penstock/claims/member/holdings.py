@@ -13,7 +13,6 @@ from penstock.claims.protocol import records
 from penstock.claims.protocol.fold import further
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import Beat, ClaimRequest, MemberId, Record, partitions_of
-from penstock.claims.protocol.state import Claim
 from penstock.events import ClaimLost, ClaimReleased, ClaimWon, Event
 from penstock.logs.log import Partition
 
@@ -185,14 +184,15 @@ class Holdings:
 
     def changed_beats(self) -> tuple[Beat, ...]:
         """The claims whose position or lag is not yet in the log."""
-        return tuple(beat for beat in self.all_beats() if _changed(beat, self._view.claim(beat.partition)))
+        beats = [(beat, self._view.claim(beat.partition)) for beat in self.all_beats()]
+        return tuple(
+            beat
+            for beat, claim in beats
+            if beat.lag != claim.lag or further(claim.position, beat.position) != claim.position
+        )
 
     def all_beats(self) -> tuple[Beat, ...]:
         return tuple(map(self._beat, self._held))
 
     def _beat(self, partition: Partition) -> Beat:
         return replace(self._held[partition], seeks=self._view.claim(partition).seeks)
-
-
-def _changed(beat: Beat, claim: Claim) -> bool:
-    return beat.lag != claim.lag or further(claim.position, beat.position) != claim.position

@@ -109,7 +109,9 @@ class Joining:
             return []
         state, client_id = self._view.state, self._who.client_id
         before = state.members.get(client_id)
-        rivals = [before] if before is not None and before.present and not self._is_own(before) else []
+        rivals = [before] if before is not None and before.present else []
+        # This process, in this or a former membership, is no rival.
+        rivals = [who for who in rivals if who.who != self._who and who.who.nonce not in self._former_nonces]
         others = [member for key, member in state.members.items() if key != client_id and member.present]
         interval = self._options.heartbeat_seconds
         differing = others if state.heartbeat_seconds != interval else []
@@ -123,10 +125,6 @@ class Joining:
             return forgetting(self._outbox, differing)
         last = None if before is None else before.last
         return [self._outbox.record_of(records.JoiningGroup, if_last=last, heartbeat_seconds=interval, wants=wants)]
-
-    def _is_own(self, member: MemberState) -> bool:
-        """Whether it is this process, in this or a former membership."""
-        return member.who == self._who or member.who.nonce in self._former_nonces
 
     def _silent(self, member: MemberState, now: float) -> bool:
         """Whether a process was silent for two of its intervals: its work gate is closed, by its own clock too."""

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.claims.admin.commands import ClaimsListing, ListedClaim, ListedMember
+from penstock.claims.admin.commands import ClaimsListing, ListedClaim
 from penstock.claims.admin.history import History, JudgedRecord
 from penstock.claims.protocol.group_view import Freshness
 from penstock.cli.tables import cell, duration, table
@@ -40,18 +40,17 @@ def listing_json(listing: ClaimsListing) -> dict[str, Any]:
             {"id": key, **msgspec.to_builtins(pause), "until_at": instant(pause.until_at)}
             for key, pause in listing.pauses.items()
         ],
-        "members": [_member_json(member) for member in listing.members],
+        "members": [
+            {
+                "client_id": member.client_id,
+                "silent_seconds": round(member.silent_seconds, 3),
+                "claims": member.claims,
+                "lag": member.lag,
+                "state": _state(member.freshness),
+            }
+            for member in listing.members
+        ],
         "claims": [claim_json(claim) for claim in listing.claims],
-    }
-
-
-def _member_json(member: ListedMember) -> dict[str, Any]:
-    return {
-        "client_id": member.client_id,
-        "silent_seconds": round(member.silent_seconds, 3),
-        "claims": member.claims,
-        "lag": member.lag,
-        "state": _state(member.freshness),
     }
 
 

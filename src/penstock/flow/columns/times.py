@@ -24,8 +24,9 @@ _ONE_TIME = re.compile(
 _ONE_DAY = re.compile(_DATE, re.ASCII)
 _MONTH_AND_DAY = r"(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
 _CERTAIN_DAY = rf"^\d{{4}}-{_MONTH_AND_DAY}$"
-_CERTAIN_TIME = rf"^\d{{4}}-{_MONTH_AND_DAY}[T ]{_HOUR}:{_SIXTY}:{_SIXTY}(?:\.\d{{1,6}})?Z?$"
-"""Usual spellings that are right in any year, which one cast can read."""
+_CERTAIN_TIME = rf"^\d{{4}}-{_MONTH_AND_DAY}[T ]{_HOUR}:{_SIXTY}:{_SIXTY}(?:\.\d{{1,6}})?(?:Z|[+-]{_HOUR}:{_SIXTY})?$"
+"""Usual spellings that are right in any year, which one cast can read once each time has a zone."""
+_ZONED = r"Z$|[+-]\d\d:\d\d$"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
@@ -59,37 +60,41 @@ def timestamps_or_null(text: pa.Array) -> tuple[pa.Array, list[int]]:
     """Texts as times; one that is not a time becomes null and its row number is returned."""
     with suppress(pa.ArrowInvalid):
         return text.cast(UTC_MICROS), []
-    return _or_null(text, _CERTAIN_TIME, _NAIVE_MICROS, pa.int64(), timestamp_micros, UTC_MICROS)
+    certain, others = _certain(text, _CERTAIN_TIME)
+    is_zoned = pc.match_substring_regex(certain, _ZONED)
+    zoned = pc.if_else(is_zoned, certain, pc.binary_join_element_wise(certain, "Z", ""))
+    return _or_null(zoned.cast(UTC_MICROS), pa.int64(), others, timestamp_micros)
 
 
 def dates_or_null(text: pa.Array) -> tuple[pa.Array, list[int]]:
     """Texts `YYYY-MM-DD` as dates; one that is not a date becomes null and its row number is returned."""
     with suppress(pa.ArrowInvalid):
         return text.cast(pa.date32()), []
-    return _or_null(text, _CERTAIN_DAY, pa.date32(), pa.int32(), day_number, pa.date32())
+    certain, others = _certain(text, _CERTAIN_DAY)
+    return _or_null(certain.cast(pa.date32()), pa.int32(), others, day_number)
+
+
+def _certain(text: pa.Array, pattern: str) -> tuple[pa.Array, pa.Array]:
+    """The texts that match and the others, each with null in the other's place."""
+    is_certain = pc.match_substring_regex(text, pattern)
+    return pc.if_else(is_certain, text, None), pc.if_else(is_certain, None, text)
 
 
 def _or_null(
-    text: pa.Array,
-    certain: str,
-    cast: pa.DataType,
-    number: pa.DataType,
-    read_one: Callable[[str], int],
-    kind: pa.DataType,
+    read: pa.Array, number: pa.DataType, others: pa.Array, read_one: Callable[[str], int]
 ) -> tuple[pa.Array, list[int]]:
-    """The texts as `kind`: those that match `certain` by one cast, the others one by one."""
-    is_certain = pc.match_substring_regex(text, certain).fill_null(True)
-    others = pc.indices_nonzero(pc.invert(is_certain))
+    """What was read, completed by the other texts one by one."""
     numbers: list[int | None] = []
     unreadable: list[int] = []
-    for row, spelled in zip(others.to_pylist(), text.take(others).to_pylist(), strict=True):
+    rows = pc.indices_nonzero(others.is_valid())
+    for row, spelled in zip(rows.to_pylist(), others.take(rows).to_pylist(), strict=True):
         try:
             numbers.append(read_one(spelled))
         except ValueError:
             numbers.append(None)
             unreadable.append(row)
-    read = pc.utf8_rtrim(pc.if_else(is_certain, text, None), "Z").cast(cast).cast(number)
-    return pc.replace_with_mask(read, pc.invert(is_certain), pa.array(numbers, number)).cast(kind), unreadable
+    completed = pc.replace_with_mask(read.cast(number), others.is_valid(), pa.array(numbers, number))
+    return completed.cast(read.type), unreadable
 
 
 def days(times: pa.Array) -> pa.Array:

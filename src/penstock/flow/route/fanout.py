@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.flow.decode.misfit import quoted
 from penstock.flow.decode.outcome import TOMBSTONE
@@ -266,7 +267,8 @@ class Fanout:
         offsets = batch.column("offset")
         if rows is not None and len(rows) < batch.num_rows:
             offsets = offsets.take(pa.array(rows))
-        self._tallies.add_read(type_key, offsets)
+        if len(offsets):
+            self._tallies.add(type_key, Share(Counts(read=len(offsets)), pc.min(offsets).as_py()))
 
 
 def _unknown(value: str | None, route: RouteSpec) -> str:

@@ -62,8 +62,8 @@ class Share:
             files=(*self.files, *other.files),
             quarantine_files=(*self.quarantine_files, *other.quarantine_files),
             failed=self.failed or other.failed,
-            new_fields=_merged_fields(self.new_fields, other.new_fields),
-            replayed=_merged_ranges(self.replayed, other.replayed),
+            new_fields=to_json(merged(map(from_json, (self.new_fields, other.new_fields)))),
+            replayed=ranges_of([*offsets_of(self.replayed), *offsets_of(other.replayed)]),
             sums=_sums(self.sums, other.sums),
         )
 
@@ -110,17 +110,7 @@ def decode_report(data: bytes, kind: type[ReportT]) -> ReportT:
         ) from error
 
 
-def _merged_fields(one: str, other: str) -> str:
-    return to_json(merged([from_json(one), from_json(other)])) if one and other else one or other
-
-
-def _merged_ranges(one: Ranges, other: Ranges) -> Ranges:
-    return ranges_of([*offsets_of(one), *offsets_of(other)]) if one and other else one or other
-
-
 def _sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    if not one or not other:
-        return {**one, **other}
     counts = Counter(one)
     counts.update(other)
     return {name: count for name, count in sorted(counts.items()) if count}

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.flow.columns.seen_types import NewFields, to_json
 from penstock.flow.rows import BadRows
@@ -40,11 +39,6 @@ class Tallies:
 
     def add(self, type_key: TypeKey, share: Share) -> None:
         self._shares[type_key] += share
-
-    def add_read(self, type_key: TypeKey, offsets: pa.Array) -> None:
-        """Count records with their place in the log."""
-        if len(offsets):
-            self.add(type_key, Share(Counts(read=len(offsets)), pc.min(offsets).as_py()))
 
     def add_fields(self, type_key: TypeKey, fields: NewFields) -> None:
         if fields:

@@ -112,14 +112,12 @@ class Finishing:
                     storage.delete(path)
                 at_step("removed")
             at_step("renaming")
-            renamed = storage.rename_if_absent(rename.source, rename.target)
-            if not renamed:
+            if not storage.rename_if_absent(rename.source, rename.target):
                 source_bytes, target_bytes = storage.size_bytes(rename.source), storage.size_bytes(rename.target)
                 if source_bytes != target_bytes:
                     return f"{rename.target} exists already and is another file"
-            if storage.keeps_source or not renamed:
-                # A copy leaves its source, and so does a crash in the middle of a local rename.
-                storage.delete(rename.source)
+            # A copy leaves its source, and so does a crash in the middle of a local rename.
+            storage.delete(rename.source)
         except NotFoundError:
             # Another process renamed it first. `verify` reports a file that was lost.
             return None

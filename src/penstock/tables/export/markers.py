@@ -92,23 +92,18 @@ class DayMarkers:
     def put(self, names: Iterable[str], pending_days: Callable[[str], Collection[Day]]) -> None:
         """Mark the days that are complete, unless they are marked or `pending_days` has files of them."""
         for name in names:
-            if not self._due(name):
-                continue
-            with self._reporting():
-                # Another process may have added late rows: its commit came before or comes after the marker.
-                log, pending = self.logs.find_type_log(name, refresh=True), pending_days(name)
-                due = [(day, log.version) for day in self._due(name) if day not in pending] if log is not None else []
-                try:
-                    for day, version in due:
-                        self._put(name, day, version)
-                finally:
-                    self.logs.find_type_log(name, refresh=True)
-                    self.hide(name, [day for day, _ in due if not self.is_complete(name, day)])
+            for day in [day for day in self.logs.days_of(name) if self._is_due(name, day)]:
+                with self._reporting():
+                    # Another process may have added late rows: its commit came before or comes after the marker.
+                    log = self.logs.find_type_log(name, refresh=True)
+                    if log is not None and self._is_due(name, day) and day not in pending_days(name):
+                        self._put(name, day, log.version)
+                        self.logs.find_type_log(name, refresh=True)
+                        if not self.is_complete(name, day):
+                            self.hide(name, [day])
 
-    def _due(self, name: str) -> list[Day]:
-        """The complete days of a type that are not marked."""
-        days = self.logs.days_of(name)
-        return [day for day in days if (name, day) not in self._marked and self.is_complete(name, day)]
+    def _is_due(self, name: str, day: Day) -> bool:
+        return (name, day) not in self._marked and self.is_complete(name, day)
 
     def _put(self, name: str, day: Day, version: int) -> None:
         """The contents differ each time: a reader that finds them unchanged has read the whole day."""

@@ -25,7 +25,7 @@ from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
 from penstock.spark.delta_spark import table_properties
-from penstock.status.model import JobStatus, PartitionColumn, PartitionStatus, Section
+from penstock.status.model import JobStatus, PartitionColumn, Section
 from penstock.tables.keyed.files import chunk_store, files_by_bucket, touching_numbers
 from penstock.tables.keyed.layout import (
     BUCKET,
@@ -88,7 +88,9 @@ class KeyedKind(SingleKind):
         most = max(chunks, default=0)
         values = {"rows": rows, "buckets": len(chunks), "chunks": sum(chunks), "chunks_max": most}
         line = f"{rows} rows in {sum(chunks)} chunks of {len(chunks)} buckets, at most {most} in one"
-        partitions = tuple(replace(shown, further=(_superseded(shown),)) for shown in status.partitions)
+        # Records whose key has a newer one: read = written + superseded + quarantined + filtered.
+        superseded = partial(PartitionColumn, "superseded", "superseded", "written")
+        partitions = tuple(replace(shown, further=(superseded(shown.totals.skipped),)) for shown in status.partitions)
         sections = (*status.sections, Section("keyed", values, lines=(line,)))
         return replace(status, partitions=partitions, sections=sections)
 
@@ -174,11 +176,6 @@ def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environme
     _refuse_other_keys(table, job.table)
     _refuse_reserved([item for item in table.schema if item.name not in HIDDEN], f"the table at {job.table.path}")
     return table
-
-
-def _superseded(shown: PartitionStatus) -> PartitionColumn:
-    """Records whose key has a newer one: read = written + superseded + quarantined + filtered."""
-    return PartitionColumn("superseded", "superseded", "written", shown.totals.skipped)
 
 
 def _refuse_reserved(columns: Iterable[pa.Field], where: str) -> None:

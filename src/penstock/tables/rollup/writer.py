@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, time
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from penstock.flow.compile import RecordFrame, quarantine_options, write_options
+from penstock.flow.compile import quarantine_options, write_options
 from penstock.flow.stage import NamedSlice
 from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.logs.log import Batch, Log
@@ -25,7 +25,7 @@ class RollupWriter(TableWriter[PartialsFlow]):
     """Points are decoded fastest in large batches."""
 
     def __init__(self, spec: RollupSpec, table: RollupTable, spark: SparkSession, log: Log) -> None:
-        super().__init__(table, spark, log, _partials_frame)
+        super().__init__(table, spark, log, lambda records, flow: records.map(partials_stage(flow), REPORT_SCHEMA))
         self._spec = spec
 
     def flow(self, batch: Batch) -> PartialsFlow:
@@ -49,7 +49,3 @@ class RollupWriter(TableWriter[PartialsFlow]):
             table=replace(table, row_group_rows_max=PARTIALS_GROUP_ROWS_MAX),
             quarantine=quarantine_options(job, self.table.quarantine.url),
         )
-
-
-def _partials_frame(records: RecordFrame, flow: PartialsFlow) -> DataFrame:
-    return records.map(partials_stage(flow), REPORT_SCHEMA)

@@ -118,7 +118,9 @@ class StreamSupervisor:
     def _turn(self) -> None:
         self._start_offsets.see_begun()
         held = self._agent.held()
-        self._end_streams()
+        with self.lock:
+            for partition in [partition for partition, stream in self.streams.items() if not self.owns(stream)]:
+                del self.streams[partition]
         self.report()
         new = {partition: token for partition, token in held.items() if partition not in self.streams}
         if new:
@@ -129,11 +131,6 @@ class StreamSupervisor:
             self._agent.request(self._log.partitions(), {})
             if self.streams:
                 self._check_ends()
-
-    def _end_streams(self) -> None:
-        with self.lock:
-            for partition in [partition for partition, stream in self.streams.items() if not self.owns(stream)]:
-                del self.streams[partition]
 
     def _start_streams(self, tokens: Mapping[Partition, int]) -> None:
         starts = self._start_offsets.find(tokens)

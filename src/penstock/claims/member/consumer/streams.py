@@ -180,7 +180,9 @@ class StreamReader:
         asked_at = time.monotonic()
         try:
             first = self._consumer.poll(seconds)
-            self._count_unanswered(time.monotonic() - asked_at)
+            seconds = time.monotonic() - asked_at
+            for key, stream in self._followed.items():
+                stream.unanswered_seconds = 0.0 if key in self._paused else stream.unanswered_seconds + seconds
             if first is None:
                 return
             messages = [first, *self._consumer.consume(FETCH_AT_ONCE_MAX - 1, timeout=0)]
@@ -193,10 +195,6 @@ class StreamReader:
         offsets = next_offsets(statistics)
         for key, stream in self._followed.items():
             stream.note_progress(offsets.get(key))
-
-    def _count_unanswered(self, seconds: float) -> None:
-        for key, stream in self._followed.items():
-            stream.unanswered_seconds = 0.0 if key in self._paused else stream.unanswered_seconds + seconds
 
     def close(self) -> None:
         self._followed.clear()

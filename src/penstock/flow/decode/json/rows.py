@@ -37,7 +37,7 @@ from penstock.job.spec import NewColumnPolicy, Payload, TombstonePolicy
 SPECIFIED_TWICE = re.compile(r"(?:Column\(.*/(.*)\) )?was specified twice")
 NEW_FIELD = re.compile("unexpected field|unknown field")
 """What the messages of Arrow and of msgspec contain."""
-_NAMES_TWICE_MAX = 4
+_NAMES_TWICE_MAX = 8
 """Names for which the records that give them twice are looked up; with more, every record is checked exactly."""
 _REASON_CHARACTERS_MAX = 120
 _UNEXPECTED: dict[NewColumnPolicy, Unexpected] = {"add": "infer", "quarantine": "error", "ignore": "ignore"}
