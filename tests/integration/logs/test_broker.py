@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -99,6 +100,7 @@ def check_each_broker_is_asked_itself(bootstrap: str, topic: str, frozen_pid: in
     try:
         assert len({consumer.ask_topic_id(number, topic, 120.0).answer() for number in (1, 2)}) == 1
         os.kill(frozen_pid, signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(frozen_pid).status() == psutil.STATUS_STOPPED)
         asked = {number: consumer.ask_topic_id(number, topic, 5.0) for number in (1, 2)}
         assert asked[1].answer() is not None
         with pytest.raises(KafkaException) as raised:
