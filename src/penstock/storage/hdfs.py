@@ -198,8 +198,10 @@ class HdfsStorage(Storage):
         except FileNotFoundError:
             raise
         except LIBRARY_ERRORS as error:
-            if is_clear(error):
-                raise hdfs_failure(error, self._shown(target)) from error
+            failure = hdfs_failure(error, self._shown(target))
+            # These mean that nothing was done, not even by an earlier request whose answer was lost.
+            if isinstance(failure, UserError) or _java_class(error).endswith(_QUOTA):
+                raise failure from error
             raise self._unknown(error, target) from error
         return True
 
@@ -261,11 +263,6 @@ def hdfs_failure(error: Exception, path: str) -> PenstockError:
     if isinstance(error, NotImplementedError) or str(error).startswith(_REFUSED):
         return UserError(f"HDFS refused: {path}", detail=detail, hint="check the url and the storage options")
     return TransientError(f"HDFS did not answer as it should: {path}", detail=detail)
-
-
-def is_clear(error: Exception) -> bool:
-    """Whether the error means that nothing was done, not even by an earlier request whose answer was lost."""
-    return _java_class(error).endswith(_QUOTA) or isinstance(hdfs_failure(error, ""), UserError)
 
 
 def _java_class(error: Exception) -> str:

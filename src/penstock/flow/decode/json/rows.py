@@ -15,7 +15,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -84,13 +83,9 @@ class JsonDecoder:
     def __post_init__(self) -> None:
         self._fields = field_tree(self.schema)
         self._has_decimals = any(map(_has_decimals, self.schema.types))
-        self._narrow = JsonReader(self.schema, wide=False)
+        self._narrow, self._wide = JsonReader(self.schema, wide=False), JsonReader(self.schema, wide=True)
         # A hint of earlier batches about what will fail. It never changes a result.
         self._expects_misfits = False
-
-    @cached_property
-    def _wide(self) -> JsonReader:
-        return JsonReader(self.schema, wide=True)
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
         opened = open_records(batch, self.payload, self.tombstone)
