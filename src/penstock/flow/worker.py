@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.abc import MetaPathFinder
 from zipimport import zipimporter
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+OWN_WORKER = "PENSTOCK_WORKER"
+"""The variable of workers that belong to a Spark session of Penstock's own."""
+
 
 @contextmanager
 def spared_worker() -> Iterator[None]:
     """Around the work of a task: what Spark's worker and Arrow would spend on modules is spent once per process."""
-    if TaskContext.get() is not None:
+    if OWN_WORKER in os.environ:
         _leave_pandas_out()
     yield
     if TaskContext.get() is not None:
@@ -28,7 +31,8 @@ def spared_worker() -> Iterator[None]:
 def _leave_pandas_out() -> None:
     """With its first array Arrow imports Pandas, if it is installed: 0.65 s of CPU.
 
-    Once that has failed, Arrow imports it only for a conversion from or to Pandas.
+    Once that has failed, Arrow takes a Pandas series for a plain sequence until something is converted to Pandas. So
+    only workers that run no code of others leave it out.
     """
     if "pandas" not in sys.modules:
         sys.meta_path.insert(0, _NoPandas)
@@ -36,9 +40,7 @@ def _leave_pandas_out() -> None:
         sys.meta_path.remove(_NoPandas)
 
 
-class _NoPandas(MetaPathFinder):
-    """Finds no Pandas, whatever is installed."""
-
+class _NoPandas:
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
         if name == "pandas":

@@ -23,6 +23,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError, UnreachableError, UserError
+from penstock.flow.worker import OWN_WORKER
 from penstock.job.spark import DEFAULT_MASTER, SET_BY_PENSTOCK, is_local
 from penstock.job.spec import SparkSpec
 from penstock.spark.failures import SPARK_ERRORS, is_stopped, last_cause
@@ -37,6 +38,7 @@ _WORKER_ENVIRONMENT = {
     "POLARS_MAX_THREADS": "1",
     # Polars returns freed memory to the system after half a second, and the next batch asks for it page by page.
     "_RJEM_MALLOC_CONF": "dirty_decay_ms:10000,muzzy_decay_ms:10000",
+    OWN_WORKER: "1",
 }
 """Of the Python workers. Measured for rollups: a sixth less CPU time."""
 _SETTINGS = {

@@ -6,15 +6,16 @@ import subprocess
 import sys
 
 _SCRIPT = """
-import gc, importlib, sys
+import gc, os, sys
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 from pyspark import TaskContext
-from penstock.flow.worker import spared_worker
+from penstock.flow.worker import OWN_WORKER, spared_worker
 import pyarrow
 
-archive = Path(mkdtemp(), "library.zip")
+folder = TemporaryDirectory()
+archive = Path(folder.name, "library.zip")
 with ZipFile(archive, "w") as content:
     content.writestr("in_archive.py", "")
     content.writestr("in_archive_too.py", "")
@@ -42,8 +43,13 @@ def test_a_worker_does_not_read_the_archive_of_pyspark_again_before_each_task() 
     _run_in_task("assert str(archive) not in sys.path_importer_cache; import in_archive_too")
 
 
-def test_arrow_in_a_worker_imports_pandas_only_when_it_converts_to_or_from_it() -> None:
-    _run_in_task("assert 'pandas' not in sys.modules; assert pyarrow.array([1]).to_pandas().tolist() == [1]")
+def test_arrow_in_a_worker_of_penstock_imports_pandas_only_when_it_converts_to_it() -> None:
+    after = "assert 'pandas' not in sys.modules; assert pyarrow.array([1]).to_pandas().tolist() == [1]"
+    _run("os.environ[OWN_WORKER] = '1'", after)
+
+
+def test_in_a_worker_that_runs_other_code_too_a_missing_value_of_pandas_stays_a_null() -> None:
+    _run_in_task("import pandas; assert pyarrow.array(pandas.Series([1.0, None])).null_count == 1")
 
 
 def _run_in_task(after: str) -> None:

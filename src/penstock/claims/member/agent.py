@@ -230,12 +230,9 @@ class Agent:
                 session.keep_pace(participant, self._awaited)
                 self._turn(session, participant)
             if not self._stopping.is_set():
-                self._report(
-                    WorkHangs(
-                        f"no progress for {self._work_timeout_seconds:.0f} s: this process releases its partitions",
-                        "no round began, no step was reached and no Spark task ended; it joins again when work goes on",
-                    )
-                )
+                reason = f"no progress for {self._work_timeout_seconds:.0f} s: this process releases its partitions"
+                detail = "no round began, no step was reached and no Spark task ended; it joins again when work goes on"
+                self._report(WorkHangs(reason, detail))
             self._leave(session, participant)
         finally:
             with self._lock:

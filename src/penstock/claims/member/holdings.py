@@ -92,7 +92,11 @@ class Holdings:
             return
         if isinstance(record, records.ClaimingPartition):
             if record.who == self._who and refusal is None:
-                self._win(record)
+                claims = {request.partition: self._view.claim(request.partition) for request in record.requests}
+                for partition, claim in claims.items():
+                    if claim.held_by(self._who) and partition not in self._held:
+                        self._held[partition] = Beat(partition, claim.token, claim.position)
+                        self._events.append(ClaimWon(str(partition), claim.token))
             return
         named = [partition for partition in partitions_of(record) if partition in self._held]
         gone = [
@@ -104,13 +108,6 @@ class Holdings:
             self._drop(gone, record)
         if isinstance(record, records.Seeking) and record.partition in self._held and refusal is None:
             self._held[record.partition] = replace(self._held[record.partition], position=record.position)
-
-    def _win(self, record: records.ClaimingPartition) -> None:
-        for request in record.requests:
-            claim = self._view.claim(request.partition)
-            if claim.held_by(self._who) and request.partition not in self._held:
-                self._held[request.partition] = Beat(request.partition, claim.token, claim.position)
-                self._events.append(ClaimWon(str(request.partition), claim.token))
 
     def _drop(self, partitions: Iterable[Partition], record: Record) -> None:
         for partition in partitions:

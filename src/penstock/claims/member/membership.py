@@ -109,9 +109,8 @@ class Joining:
             return []
         state, client_id = self._view.state, self._who.client_id
         before = state.members.get(client_id)
-        rivals = [before] if before is not None and before.present else []
-        # This process, in this or a former membership, is no rival.
-        rivals = [who for who in rivals if who.who != self._who and who.who.nonce not in self._former_nonces]
+        is_own = before is not None and (before.who == self._who or before.who.nonce in self._former_nonces)
+        rivals = [before] if before is not None and before.present and not is_own else []
         others = [member for key, member in state.members.items() if key != client_id and member.present]
         interval = self._options.heartbeat_seconds
         differing = others if state.heartbeat_seconds != interval else []

@@ -26,7 +26,6 @@ _MONTH_AND_DAY = r"(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])
 _CERTAIN_DAY = rf"^\d{{4}}-{_MONTH_AND_DAY}$"
 _CERTAIN_TIME = rf"^\d{{4}}-{_MONTH_AND_DAY}[T ]{_HOUR}:{_SIXTY}:{_SIXTY}(?:\.\d{{1,6}})?(?:Z|[+-]{_HOUR}:{_SIXTY})?$"
 """Usual spellings that are right in any year, which one cast can read once each time has a zone."""
-_ZONED = r"Z$|[+-]\d\d:\d\d$"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MICROSECOND = timedelta(microseconds=1)
@@ -61,7 +60,7 @@ def timestamps_or_null(text: pa.Array) -> tuple[pa.Array, list[int]]:
     with suppress(pa.ArrowInvalid):
         return text.cast(UTC_MICROS), []
     certain, others = _certain(text, _CERTAIN_TIME)
-    is_zoned = pc.match_substring_regex(certain, _ZONED)
+    is_zoned = pc.match_substring_regex(certain, r"Z$|[+-]\d\d:\d\d$")
     zoned = pc.if_else(is_zoned, certain, pc.binary_join_element_wise(certain, "Z", ""))
     return _or_null(zoned.cast(UTC_MICROS), pa.int64(), others, timestamp_micros)
 

@@ -63,7 +63,7 @@ class Share:
             quarantine_files=(*self.quarantine_files, *other.quarantine_files),
             failed=self.failed or other.failed,
             new_fields=to_json(merged(map(from_json, (self.new_fields, other.new_fields)))),
-            replayed=ranges_of([*offsets_of(self.replayed), *offsets_of(other.replayed)]),
+            replayed=_merged_ranges(self.replayed, other.replayed),
             sums=_sums(self.sums, other.sums),
         )
 
@@ -108,6 +108,10 @@ def decode_report(data: bytes, kind: type[ReportT]) -> ReportT:
             detail=str(error),
             hint="install the same version of Penstock on every executor",
         ) from error
+
+
+def _merged_ranges(one: Ranges, other: Ranges) -> Ranges:
+    return ranges_of([*offsets_of(one), *offsets_of(other)]) if one and other else one or other
 
 
 def _sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

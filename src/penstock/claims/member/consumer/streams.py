@@ -180,9 +180,9 @@ class StreamReader:
         asked_at = time.monotonic()
         try:
             first = self._consumer.poll(seconds)
-            seconds = time.monotonic() - asked_at
+            waited_seconds = time.monotonic() - asked_at
             for key, stream in self._followed.items():
-                stream.unanswered_seconds = 0.0 if key in self._paused else stream.unanswered_seconds + seconds
+                stream.unanswered_seconds = 0.0 if key in self._paused else stream.unanswered_seconds + waited_seconds
             if first is None:
                 return
             messages = [first, *self._consumer.consume(FETCH_AT_ONCE_MAX - 1, timeout=0)]

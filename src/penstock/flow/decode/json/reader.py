@@ -54,7 +54,6 @@ class JsonReader:
         self._wide = wide
         self._has_maps = any(pa.types.is_map(kind) for kind in schema.types)
         self._asked = pa.schema([(field.name, _column_type(field, wide)) for field in schema])
-        self._leaves = frozenset(_leaves(self._asked))
 
     def read(self, texts: pa.Array, mark: Mark, unexpected: Unexpected) -> tuple[pa.RecordBatch, bool]:
         """The columns of the schema, and whether fields that it lacks were inferred that have values.
@@ -74,7 +73,7 @@ class JsonReader:
             else self._fit(rows.column(field.name), field.type, mark, field.name)
             for field in self._schema
         ]
-        has_more = unexpected == "infer" and not self._leaves.issuperset(_leaves(rows.schema))
+        has_more = unexpected == "infer" and not {*_leaves(rows.schema)} <= {*_leaves(self._asked)}
         return pa.RecordBatch.from_arrays(columns, schema=self._schema), has_more
 
     def _fit(self, array: pa.Array, kind: pa.DataType, mark: Mark, path: str) -> pa.Array:
