@@ -206,13 +206,13 @@ class ExportLogs:
     def add_columns(self, name: str, more: pa.Schema | None = None) -> None:
         """Give the log of a type its fields, these and the computed columns; create it if it is missing.
 
-        Columns of other processes keep their types. A type whose fields are not known has no log yet.
+        Columns of other processes keep their types. A type whose fields are not given has no log yet.
         """
         schemas = (self.decoded_of(name), self.export.types[name].schema, more)
-        known = [schema for schema in schemas if schema is not None]
-        if not known:
+        given = [schema for schema in schemas if schema is not None]
+        if not given:
             return
-        decoded = reduce(grown, known)
+        decoded = reduce(grown, given)
         computed = [
             pa.field(column, output_type(expression, decoded)) for column, expression in self.job.columns.items()
         ]
