@@ -1,4 +1,4 @@
-"""Processes that start at once: forked from one that has imported Penstock, which alone costs two seconds of CPU.
+"""Processes that start at once: forked from one that has imported all of Penstock, most of what a process does.
 
 A forked process has a pid, arguments, an environment and pipes of its own, and dies by signals like any other.
 
@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import selectors
@@ -27,15 +28,15 @@ from typing import Any, Protocol
 
 import psutil
 
+import penstock
 from tests.support.worker_daemon import ADDRESS_NAME
 
 IMPORTED = (
-    "penstock.cli.app",
-    "pyspark.worker",
-    "tests.support.claimants",
-    "tests.fault.consumer",
-    "tests.support.export_process",
+    # Arrow, PySpark and Typer import these late.
+    *("pandas", "pyarrow.dataset", "pydantic", "pyspark.sql.classic.dataframe", "pyspark.sql.pandas.map_ops"),
+    *("pyspark.worker", "tests.support.claimants", "tests.fault.consumer", "tests.support.export_process"),
 )
+"""Besides all modules of Penstock, which also imports many late."""
 _REQUEST_BYTES_MAX = 1 << 17
 _START_SECONDS_MAX = 120.0
 
@@ -186,8 +187,10 @@ def _take(pipes: Sequence[int]) -> None:
 
 
 def main(descriptor: str, listening: str) -> None:
-    for name in IMPORTED:
-        importlib.import_module(name)
+    packaged = [module.name for module in pkgutil.walk_packages(penstock.__path__, "penstock.")]
+    for name in (*packaged, *IMPORTED):
+        if not name.endswith("__main__"):
+            importlib.import_module(name)
     # What is loaded so far stays: the garbage collector can skip it.
     gc.freeze()
     requests, listener = socket.socket(fileno=int(descriptor)), socket.socket(fileno=int(listening))
