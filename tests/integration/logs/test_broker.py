@@ -76,6 +76,22 @@ def test_a_transaction_leaves_a_marker_behind_its_records(topic: Topics, produce
     assert produce(name, ["c"]) == [(0, 3)]
 
 
+def test_a_group_of_the_newer_protocol_gets_its_partitions(topic: Topics, bootstrap: str) -> None:
+    """It is a feature that the format of Kafka's storage switches on."""
+    group = {"group.id": "test-newer", "group.protocol": "consumer"}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **group})
+    consumer.subscribe([topic(partitions=3)])
+
+    def has_all() -> bool:
+        consumer.poll(0.1)
+        return len(consumer.assignment()) == 3
+
+    try:
+        wait_until(has_all)
+    finally:
+        consumer.close()
+
+
 def test_reading_a_missing_topic_does_not_create_it(bootstrap: str) -> None:
     metadata = AdminClient({"bootstrap.servers": bootstrap}).list_topics("no-such-topic", timeout=120)
     error = metadata.topics["no-such-topic"].error
