@@ -19,6 +19,7 @@ from penstock.errors import PenstockError
 EXIT_INTERRUPTED = 130
 VERBS = {
     "demo": ("demo", "Kill a job in mid-batch and prove that every record is there once."),
+    "peek": ("peek", "Show what is in a topic: formats, fields, rates, candidates for event time and key."),
     "check": ("check", "Report all faults of job files."),
     "run": ("run", "Run jobs: write every record of their topics to their tables once."),
     "load": ("maintenance", "Load Parquet files into a keyed table."),

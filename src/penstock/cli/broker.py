@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.maintenance import Json
+from penstock.cli.tables import Json
 from penstock.embedded.broker import Cluster, default_folder
 from penstock.embedded.sample import produce_lines
 from penstock.errors import UserError

@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.maintenance import Job, Json, environment
+from penstock.cli.maintenance import Job, environment
+from penstock.cli.tables import Json
 from penstock.engine.replay import ReplayReport, replay
 from penstock.errors import UserError
 from penstock.job.kafka_types import utf8

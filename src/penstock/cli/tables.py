@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -12,6 +13,7 @@ from penstock.errors import UserError
 from penstock.job.faults import InvalidValueError
 
 T = TypeVar("T")
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def parsed(option: str, text: str, parse: Callable[[str], T]) -> T:

@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.maintenance import Job, Json
+from penstock.cli.maintenance import Job
+from penstock.cli.tables import Json
 from penstock.errors import UserError
 from penstock.tables.registry import load_job
 from penstock.verify import Sample, Verdict, VerifyReport

@@ -248,9 +248,12 @@ def items(parse: Callable[[Any], object], into: Callable[[list[Any]], object] = 
 def _settings(value: object, at: KeyPath, reader: SpecReader) -> object:
     """Texts by name; those whose names suggest a secret are never printed."""
     result = reader.mapped(value, at, lambda _, item, path: reader.parsed(setting, item, path))
-    if result is LOST:
-        return LOST
-    return {name: Secret(item) if _SECRET_NAME.search(name) else item for name, item in result.items()}
+    return LOST if result is LOST else secret_settings(result)
+
+
+def secret_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """The same settings; a value whose name suggests a secret is one."""
+    return {name: Secret(item) if _SECRET_NAME.search(name) else item for name, item in settings.items()}
 
 
 def sections_by_name(spec: Any) -> Read:
