@@ -135,6 +135,7 @@ def _print(profile: Profile) -> None:
     for route in profile.type_candidates:
         values = ", ".join(f"{printable(value)} {count:,}" for value, count in route.values.most_common(5))
         console.print(Text(f"{'type':<12}{printable(route.by)}: {route.reason}: {values}"))
+    console.print(Text(f"next: penstock init {sample.topic}"), soft_wrap=True)
 
 
 def _formats(profile: Profile) -> Iterator[str]:

@@ -75,7 +75,7 @@ class Profile:
         self.objects: list[tuple[Record, Any]] = [
             (record, content.data)
             for record, content in zip(sample.records, self.contents, strict=True)
-            if isinstance(content.data, dict)
+            if isinstance(content.data, dict) and content.schema_id is None
         ]
         self.fields = field_profiles(value for _, value in self.objects)
         self.keys = FieldProfile(("key",))

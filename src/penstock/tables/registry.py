@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 from penstock.failpoints import ENVIRONMENT_NAME, STEPS, Failpoint, armed
 from penstock.job import loader
@@ -18,6 +18,8 @@ from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.rollup.spec import RollupSpec
 
 if TYPE_CHECKING:
+    from penstock.peek.draft import Sections
+    from penstock.peek.profile import Profile
     from penstock.tables.kind import Kind
 
 SPECS: tuple[type[TableSpec], ...] = (DeltaSpec, ExportSpec, KeyedSpec, RollupSpec)
@@ -36,6 +38,34 @@ class Kinds(dict[str, "Kind"]):
 
 
 KINDS = Kinds()
+
+
+class Draft(Protocol):
+    """The module `draft` of a kind, by which `penstock init` writes job files."""
+
+    def suits(self, profile: Profile) -> bool:
+        """Whether the records seem to be meant for this kind."""
+
+    def draft(self, profile: Profile) -> Sections:
+        """The sections of a job file. Raises `UserError` if the records cannot be written by this kind."""
+
+
+class Drafts(Mapping[str, Draft]):
+    """The drafts by kind, the most special first; each is imported when it is needed."""
+
+    def __iter__(self) -> Iterator[str]:
+        return (spec.kind for spec in reversed(SPECS))
+
+    def __len__(self) -> int:
+        return len(SPECS)
+
+    def __getitem__(self, name: str) -> Draft:
+        if name not in list(self):
+            raise KeyError(name)
+        return cast("Draft", import_module(f"penstock.tables.{name}.draft"))
+
+
+DRAFTS = Drafts()
 
 
 def failpoint() -> Failpoint | None:

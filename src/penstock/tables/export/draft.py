@@ -1,0 +1,75 @@
+"""Drafts `table.export`: a folder per event type and day."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from penstock.errors import UserError
+from penstock.peek.draft import (
+    Sections,
+    bad_records,
+    commented,
+    decode_spec,
+    decode_text,
+    field_lines,
+    quoted,
+    table_path,
+)
+from penstock.peek.profile import SHARE_OF_ALL, Profile, percent
+
+_NO_FOLDER = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+def suits(profile: Profile) -> bool:
+    """Whether a field or header with the name of a type decides which fields a record has."""
+    return any(candidate.is_named for candidate in profile.type_candidates)
+
+
+def draft(profile: Profile) -> Sections:
+    decode = decode_spec(profile)
+    if decode.format != "json" or not profile.type_candidates:
+        hint = "draft another kind of table with --as"
+        raise UserError(f"no field or header of {profile.sample.topic} tells types apart", hint=hint)
+    route = profile.type_candidates[0]
+    others = ", ".join(item.by for item in profile.type_candidates[1:])
+    bad: Counter[str] = Counter({"no type, or not JSON": profile.count - route.values.total() - _tombstones(profile)})
+    rows = [commented("route:", route.reason), f"  by: {route.by}" + (f"  # ? or {others}" if others else ""), "types:"]
+    folders: set[str] = set()
+    for value, count in route.values.most_common():
+        chosen = [(record, item) for record, item in profile.objects if route.value_of(record, item) == value]
+        of_type = profile.subset(chosen)
+        if not len(of_type.schema):
+            rows.append(f"  # ? no type for {quoted(value)}: its records have no fields")
+            bad["no field has a value"] += count
+            continue
+        folder = _folder(value, folders)
+        rows.append(commented(f"  {quoted(folder)}:", f"{percent(count / max(1, len(profile.objects)))} of records"))
+        rows += [f"    values: [{quoted(value)}]"] if value != folder else []
+        rows.append(_event_time(of_type))
+        rows += ["    schema:", *field_lines(of_type, of_type.schema, (), "      ")]
+        bad += bad_records(of_type.sample.records, decode, of_type.schema)
+    return Sections(decode_text(decode), [f"  export: {{path: {table_path(profile)}}}"], rows, bad=+bad)
+
+
+def _event_time(profile: Profile) -> str:
+    """Every record needs one: a field that all records of the type have, or the Kafka timestamp."""
+    time = next((item for item in profile.event_times if item.share >= SHARE_OF_ALL), None)
+    if time is None:
+        return "    event_time: kafka.timestamp  # ? no field with a time is in all records"
+    return commented(f"    event_time: {time.text}", time.reason)
+
+
+def _folder(value: str, taken: set[str]) -> str:
+    """A name for the folder of a type that no other type has."""
+    plain = _NO_FOLDER.sub("-", value).strip("-_")[:80] or "type"
+    name, number = plain, 1
+    while name.casefold() in taken:
+        number += 1
+        name = f"{plain}-{number}"
+    taken.add(name.casefold())
+    return name
+
+
+def _tombstones(profile: Profile) -> int:
+    return profile.formats["tombstone"]
