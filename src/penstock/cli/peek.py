@@ -159,8 +159,9 @@ def _presence(profile: FieldProfile, count: int) -> str:
 
 def _values(profile: FieldProfile) -> str:
     """The range of numbers and times, otherwise examples; and shares, if values are of several kinds."""
-    if profile.least is not None:
-        text = f"{profile.least} to {profile.most}"
+    least, most = profile.range
+    if least is not None:
+        text = f"{least} to {most}"
     else:
         examples = (
             profile.examples if len("".join(profile.examples)) < EXAMPLES_CHARACTERS_MAX else profile.examples[:1]

@@ -28,6 +28,7 @@ EXAMPLES_CHARACTERS_MAX = 60
 BAD_SHARE_DEFAULT = Policies().bad_share
 REASONS_SHOWN_MAX = 3
 _PLAIN = re.compile(r"(?:[A-Za-z_]|\./)[A-Za-z0-9_./-]*")
+_PLAIN_EXPRESSION = re.compile(r"[A-Za-z_][A-Za-z0-9_.(), -]*")
 _NOT_TEXT = frozenset(("true", "false", "null"))
 
 
@@ -167,6 +168,16 @@ def record_batch(records: Iterable[Record]) -> pa.RecordBatch:
 # fields and columns
 
 
+OTHER_KIND = "draft another kind of table with --as"
+
+
+def refuse_names(profile: Profile, names: Iterable[str], reserved: Iterable[str]) -> None:
+    """Raise `UserError` if records have fields that this kind of table keeps for itself."""
+    used = sorted(name for name in names if name.casefold() in reserved)
+    if used:
+        raise UserError(f"{profile.sample.topic} has fields with reserved names: {', '.join(used)}", hint=OTHER_KIND)
+
+
 def row_schema(profile: Profile, decode: DecodeSpec) -> pa.Schema:
     """The decoded fields. Raises `UserError` if JSON records show none."""
     if decode.format == "raw":
@@ -211,7 +222,9 @@ def type_text(kind: pa.DataType) -> str:
 
 def _evidence(profile: Profile, path: Path) -> str:
     """What the comment next to a field says: shares of kinds and records, then examples."""
-    item = profile.fields[path]
+    item = profile.fields.get(path)
+    if item is None:
+        return ""
     parts: list[str] = []
     shares = item.kinds.most_common()
     if len(shares) > 1:
@@ -233,19 +246,27 @@ def _evidence(profile: Profile, path: Path) -> str:
     return "; ".join(parts)
 
 
-def day_column(profile: Profile, taken: Iterable[str]) -> tuple[str, str]:
+def place_lines(names: Iterable[str]) -> Iterator[str]:
+    """Columns for the place of a record whose usual names are fields of the records."""
+    used = {name.casefold() for name in names}
+    for part, name in PLACE.items():
+        if name in used:
+            yield f"  {free_name((f'record_{part}',), used)}: kafka.{part}"
+
+
+def day_column(profile: Profile, schema: pa.Schema) -> tuple[str, str]:
     """The name of the column that partitions a table by day of event time, and its line."""
-    name = free_name(("date", "event_date", "day", "event_day"), taken)
+    name = free_name(("date", "event_date", "day", "event_day"), schema.names)
     expression: Expression = KafkaField("timestamp")
     why = "? no field is the event time: the Kafka timestamp"
-    time = next((item for item in profile.event_times if _is_column(item.expression, profile.schema)), None)
+    time = next((item for item in profile.event_times if _is_column(item.expression, schema)), None)
     if time is not None:
         expression, why = time.expression, time.reason
         others = ", ".join(item.text for item in profile.event_times if item is not time)
         why = f"? {why}; or {others}" if others else why
         if time.share < SHARE_OF_ALL:
             why = f"? {why}; null in the other records"
-    return name, commented(f"  {name}: day({to_text(expression)})", why)
+    return name, commented(f"  {name}: {expression_text(f'day({to_text(expression)})')}", why)
 
 
 def _is_column(expression: Expression, schema: pa.Schema) -> bool:
@@ -274,6 +295,11 @@ def quoted(text: str) -> str:
     """A text as a key or value of YAML, inside braces too."""
     plain = _PLAIN.fullmatch(text) and text.lower() not in _NOT_TEXT
     return text if plain else json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+def expression_text(text: str) -> str:
+    """An expression as a value of YAML, not inside braces."""
+    return text if _PLAIN_EXPRESSION.fullmatch(text) else json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def _variable(setting: str) -> str:

@@ -21,10 +21,11 @@ Path: TypeAlias = tuple[str, ...]
 ITEM = "[]"
 """Stands for the elements of a list in a path."""
 FIELDS_MAX = 2_000
+DEPTH_MAX = 16
 DISTINCT_MAX = 1_000
 EXAMPLES_MAX = 3
 EXAMPLE_CHARACTERS_MAX = 40
-MAP_MEMBERS_MIN = 50
+MAP_MEMBERS_MIN, MAP_SHARE_MAX = 50, 0.5
 """An object with more members, each of them rare, is a map."""
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(?:\.([0-9]+))?")
 _DIGITS_USUAL, _DIGITS_MAX = 18, 38
@@ -50,8 +51,8 @@ class FieldProfile:
     distinct: set[Any] = field(default_factory=set)
     """Of texts and numbers, up to a bound."""
     examples: list[str] = field(default_factory=list)
-    least: Any = None
-    most: Any = None
+    ranges: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """The least and the greatest number, and the earliest and the latest time in texts."""
     text_types: Counter[str] = field(default_factory=Counter)
     """How many texts can be read as a time, a date or a number."""
     digits: int = 0
@@ -63,6 +64,11 @@ class FieldProfile:
     @property
     def name(self) -> str:
         return ".".join(self.path).replace(f".{ITEM}", ITEM)
+
+    @property
+    def range(self) -> tuple[Any, Any]:
+        """That of the most frequent kind."""
+        return self.ranges.get(self.kinds.most_common(1)[0][0] if self.kinds else "", (None, None))
 
     @property
     def text_type(self) -> pa.DataType:
@@ -83,8 +89,9 @@ class FieldProfile:
         if {*self.kinds} == {"text"} and pa.types.is_temporal(self.text_type):
             return Field(self.path)
         if {*self.kinds} == {"number"} and self.whole and ITEM not in self.path:
+            least, most = self.range
             for function, micros in EPOCHS.items():
-                if self.least * micros >= YEAR_2000_MICROS and self.most * micros < YEAR_2100_MICROS:
+                if least * micros >= YEAR_2000_MICROS and most * micros < YEAR_2100_MICROS:
                     return Call(function, (Field(self.path),))
         return None
 
@@ -99,8 +106,7 @@ class FieldProfile:
             self._add_text(value)
         elif kind == "number":
             self.whole = self.whole and isinstance(value, int)
-            self.least = value if self.least is None else min(self.least, value)
-            self.most = value if self.most is None else max(self.most, value)
+            self._widen(kind, value)
         if kind not in ("object", "list"):
             if value not in self.distinct and len(self.examples) < EXAMPLES_MAX:
                 text = str(value) if kind == "text" else _ENCODE(value).decode()
@@ -121,8 +127,12 @@ class FieldProfile:
                 continue
             # A date is also a time.
             self.text_types[name] += 1
-        if self.text_types["time"]:
-            self.least, self.most = min(self.least or value, value), max(self.most or value, value)
+            if name == "time":
+                self._widen("text", value)
+
+    def _widen(self, kind: str, value: Any) -> None:
+        least, most = self.ranges.get(kind, (value, value))
+        self.ranges[kind] = min(least, value), max(most, value)
 
 
 def field_profiles(objects: Iterable[Any]) -> dict[Path, FieldProfile]:
@@ -131,7 +141,7 @@ def field_profiles(objects: Iterable[Any]) -> dict[Path, FieldProfile]:
 
     def walk(value: Any, path: Path, record: int) -> None:
         if path:
-            if path not in fields and len(fields) >= FIELDS_MAX:
+            if len(path) > DEPTH_MAX or (path not in fields and len(fields) >= FIELDS_MAX):
                 return
             fields.setdefault(path, FieldProfile(path)).add(value, record)
         if isinstance(value, dict):
@@ -166,9 +176,10 @@ def _refined(kind: pa.DataType, path: Path, fields: Mapping[Path, FieldProfile])
     if pa.types.is_struct(kind):
         members = [(child.name, _refined(child.type, (*path, child.name), fields)) for child in kind]
         types = {item for _, item in members}
-        rare = all(2 * fields[*path, name].present < profile.present for name, _ in members) if profile else False
-        if len(path) == 1 and len(members) > MAP_MEMBERS_MIN and len(types) == 1 and rare:
-            return pa.map_(pa.string(), types.pop())
+        if profile and len(path) == 1 and len(members) > MAP_MEMBERS_MIN and len(types) == 1:
+            shares = [fields[*path, name].present / profile.present for name, _ in members if (*path, name) in fields]
+            if max(shares) < MAP_SHARE_MAX:
+                return pa.map_(pa.string(), types.pop())
         return pa.struct(members)
     return kind
 

@@ -256,8 +256,7 @@ class Profile:
                     "kinds": dict(profile.kinds),
                     "distinct": len(profile.distinct),
                     "examples": profile.examples,
-                    "least": profile.least,
-                    "most": profile.most,
+                    "range": profile.range,
                 }
                 for profile in self.fields.values()
             ],

@@ -72,7 +72,7 @@ def test_nested_fields_are_profiled_by_path() -> None:
 def test_field_of_several_kinds_shows_their_counts() -> None:
     [field] = profile_of([{"n": 1}, {"n": 2}, {"n": "x"}, {"n": None}]).fields.values()
     assert field.kinds == {"number": 2, "text": 1}
-    assert (field.least, field.most, field.present) == (1, 2, 3)
+    assert (field.range, field.present) == ((1, 2), 3)
 
 
 def test_object_with_many_rare_members_is_a_map() -> None:

@@ -8,6 +8,7 @@ from penstock.peek.draft import (
     day_column,
     decode_spec,
     decode_text,
+    place_lines,
     row_schema,
     schema_lines,
     table_path,
@@ -23,10 +24,10 @@ def suits(profile: Profile) -> bool:
 def draft(profile: Profile) -> Sections:
     decode = decode_spec(profile)
     schema = row_schema(profile, decode)
-    name, line = day_column(profile, schema.names)
+    name, line = day_column(profile, schema)
     return Sections(
         decode_text(decode),
         [f"  delta: {{path: {table_path(profile)}, partition_by: [{name}]}}"],
-        [*schema_lines(profile, decode), "columns:", line],
+        [*schema_lines(profile, decode), "columns:", *place_lines(schema.names), line],
         bad=bad_records(profile.sample.records, decode, schema),
     )

@@ -6,14 +6,19 @@ import re
 from collections import Counter
 
 from penstock.errors import UserError
+from penstock.job.spec import DAY_FOLDER
 from penstock.peek.draft import (
+    OTHER_KIND,
     Sections,
     bad_records,
     commented,
     decode_spec,
     decode_text,
+    expression_text,
     field_lines,
+    place_lines,
     quoted,
+    refuse_names,
     table_path,
 )
 from penstock.peek.profile import SHARE_OF_ALL, Profile, percent
@@ -29,12 +34,16 @@ def suits(profile: Profile) -> bool:
 def draft(profile: Profile) -> Sections:
     decode = decode_spec(profile)
     if decode.format != "json" or not profile.type_candidates:
-        hint = "draft another kind of table with --as"
-        raise UserError(f"no field or header of {profile.sample.topic} tells types apart", hint=hint)
+        raise UserError(f"no field or header of {profile.sample.topic} tells types apart", hint=OTHER_KIND)
+    refuse_names(profile, (path[0] for path in profile.fields), [DAY_FOLDER])
     route = profile.type_candidates[0]
     others = ", ".join(item.by for item in profile.type_candidates[1:])
     bad: Counter[str] = Counter({"no type, or not JSON": profile.count - route.values.total() - _tombstones(profile)})
-    rows = [commented("route:", route.reason), f"  by: {route.by}" + (f"  # ? or {others}" if others else ""), "types:"]
+    rows = [
+        commented("route:", route.reason),
+        f"  by: {expression_text(route.by)}" + (f"  # ? or {others}" if others else ""),
+        "types:",
+    ]
     folders: set[str] = set()
     for value, count in route.values.most_common():
         chosen = [(record, item) for record, item in profile.objects if route.value_of(record, item) == value]
@@ -49,6 +58,10 @@ def draft(profile: Profile) -> Sections:
         rows.append(_event_time(of_type))
         rows += ["    schema:", *field_lines(of_type, of_type.schema, (), "      ")]
         bad += bad_records(of_type.sample.records, decode, of_type.schema)
+    if not folders:
+        raise UserError(f"no record of {profile.sample.topic} has a field with a value", hint=OTHER_KIND)
+    columns = [*place_lines(path[0] for path in profile.fields)]
+    rows += ["columns:", *columns] if columns else []
     return Sections(decode_text(decode), [f"  export: {{path: {table_path(profile)}}}"], rows, bad=+bad)
 
 
@@ -57,7 +70,7 @@ def _event_time(profile: Profile) -> str:
     time = next((item for item in profile.event_times if item.share >= SHARE_OF_ALL), None)
     if time is None:
         return "    event_time: kafka.timestamp  # ? no field with a time is in all records"
-    return commented(f"    event_time: {time.text}", time.reason)
+    return commented(f"    event_time: {expression_text(time.text)}", time.reason)
 
 
 def _folder(value: str, taken: set[str]) -> str:

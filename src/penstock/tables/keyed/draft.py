@@ -12,13 +12,16 @@ from penstock.errors import UserError
 from penstock.job.expressions import Field, KafkaField, to_text
 from penstock.job.schema import type_at
 from penstock.peek.draft import (
+    OTHER_KIND,
     Sections,
     bad_records,
     commented,
     decode_spec,
     decode_text,
+    expression_text,
     free_name,
     quoted,
+    refuse_names,
     row_schema,
     schema_lines,
     table_path,
@@ -26,9 +29,10 @@ from penstock.peek.draft import (
 )
 from penstock.peek.fields import Path, value_at
 from penstock.peek.profile import SHARE_OF_ALL, Profile
+from penstock.tables.keyed.layout import RESERVED
 
 _DELETED = re.compile(r"(is_?)?(deleted|removed)", re.IGNORECASE)
-_OPERATIONS = frozenset("crudtm")
+_OPERATIONS = [*"crudtm"]
 _POSITION = "lsn"
 """PostgreSQL's position in `source`: a late record of a snapshot loses to a newer update."""
 
@@ -46,12 +50,13 @@ def draft(profile: Profile) -> Sections:
 def _of_records(profile: Profile) -> Sections:
     decode = decode_spec(profile)
     schema = row_schema(profile, decode)
+    refuse_names(profile, schema.names, RESERVED)
     keys = [item for item in profile.key_candidates if decode.format == "json" or item.expression == KafkaField("key")]
     if profile.formats["tombstone"]:
         # A tombstone deletes its row only if the key comes from Kafka.
         keys.sort(key=lambda item: item.expression != KafkaField("key"))
     if not keys:
-        hint = "give records a Kafka key, or draft another kind of table with --as"
+        hint = f"give records a Kafka key, or {OTHER_KIND}"
         raise UserError(f"no field of {profile.sample.topic} looks like a key, and there is no Kafka key", hint=hint)
     key, others = keys[0], ", ".join(item.text for item in keys[1:])
     expression, columns = key.expression, []
@@ -60,7 +65,7 @@ def _of_records(profile: Profile) -> Sections:
             pass
         case Field(path=path):
             name = free_name((path[-1], "_".join(path)), schema.names)
-            columns = ["columns:", f"  {quoted(name)}: {to_text(expression)}"]
+            columns = ["columns:", f"  {quoted(name)}: {expression_text(to_text(expression))}"]
         case _:
             name = free_name(("key", "kafka_key"), schema.names)
             columns = ["columns:", f"  {name}: {to_text(expression)}"]
@@ -107,6 +112,7 @@ def _of_changes(profile: Profile, at: Path) -> Sections:
     if row is None:
         raise UserError(f"no change of {profile.sample.topic} has a row", hint="read more: -n 10000")
     names = [field.name for field in row]
+    refuse_names(profile, names, RESERVED)
     keys, why = _key_names(profile, names)
     position = type_at(profile.schema, (*at, "source", _POSITION))
     sequence = free_name((_POSITION, f"source_{_POSITION}"), names)
@@ -115,7 +121,7 @@ def _of_changes(profile: Profile, at: Path) -> Sections:
     fields += [("source", pa.struct([(_POSITION, position)]))] if position is not None else []
     schema = pa.schema(fields)
     operation = free_name(("op", "operation"), names)
-    columns = [f"  {quoted(name)}: {_column(at, name, name in keys)}" for name in names]
+    columns = [f"  {quoted(name)}: {expression_text(_column(at, name, name in keys))}" for name in names]
     columns += [f"  {sequence}: {_text(at, 'source', _POSITION)}"] if position is not None else []
     dropped = [name for name, _ in fields if name != "op" or operation != "op"]
     if at or operation != "op":

@@ -9,7 +9,7 @@ from penstock.errors import UserError
 from penstock.flow.points.decoder import PointsDecoder
 from penstock.flow.rows import in_parts
 from penstock.job.spec import DecodeFormat, DecodeSpec, PointsSpec, PointTimes, Policies
-from penstock.peek.draft import Sections, record_batch, table_path
+from penstock.peek.draft import OTHER_KIND, Sections, record_batch, table_path
 from penstock.peek.profile import Profile
 
 _FORMATS: dict[str, DecodeFormat] = {"Telegraf": "telegraf", "Influx": "influx"}
@@ -29,7 +29,7 @@ def draft(profile: Profile) -> Sections:
         raise UserError(
             f"{profile.sample.topic} has no metrics",
             detail=", ".join(profile.formats) or "it is empty",
-            hint="rollups read Telegraf's JSON and InfluxDB lines; draft another kind of table with --as",
+            hint=f"rollups read Telegraf's JSON and InfluxDB lines; {OTHER_KIND}",
         )
     texts = [f"format: {decode.format}"]
     texts += [f"payload: {decode.payload}"] if decode.payload != "plain" else []
