@@ -14,7 +14,7 @@ import typer
 from penstock.cli.peek import BROKERS_NAME, SAMPLE_RECORDS, Bootstrap, Client, Count, Topic, kafka_spec, sampled
 from penstock.cli.tables import Json
 from penstock.errors import InvariantError, UserError, did_you_mean
-from penstock.peek.draft import Connection, job_name, job_text
+from penstock.peek.draft import job_name, job_text, secret_variables
 from penstock.peek.sample import TopicReader
 from penstock.tables.registry import DRAFTS, check_jobs
 
@@ -48,17 +48,18 @@ def init(
         profile = sampled(reader, None, count or SAMPLE_RECORDS)
     chosen = kind or next(name for name, draft in DRAFTS.items() if draft.suits(profile))
     is_reference = bootstrap == os.environ.get(BROKERS_NAME)
-    connection = Connection(spec, f"${{env:{BROKERS_NAME}}}" if is_reference else bootstrap)
-    text = job_text(profile, connection, DRAFTS[chosen].draft(profile))
-    _check(text, {**os.environ, **connection.secrets})
+    written = f"${{env:{BROKERS_NAME}}}" if is_reference else bootstrap
+    text = job_text(profile, spec, written, DRAFTS[chosen].draft(profile))
+    variables = secret_variables(spec)
+    _check(text, {**os.environ, **{variable: spec.client_settings[name] for name, variable in variables.items()}})
     path.write_text(text, encoding="utf-8")
     doubts = [line.strip() for line in text.splitlines() if "# ?" in line]
     if json:
         typer.echo(json_text.dumps({"file": str(path), "kind": chosen, "doubts": doubts}))
         return
     typer.echo(f"{path}: a job of kind {chosen}, from {profile.count:,} records; {len(doubts)} doubts")
-    for name in connection.secrets:
-        typer.echo(f"set {name}: the job file refers to it")
+    for name, variable in variables.items():
+        typer.echo(f"set {variable}: the job file refers to it for {name}")
     typer.echo(f"next: read it, then penstock run {path} --once")
 
 

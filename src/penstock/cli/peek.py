@@ -23,6 +23,7 @@ from penstock.job.spec import KafkaLogSpec
 from penstock.job.texts import TOPIC_NAME, servers
 from penstock.job.values import secret_settings
 from penstock.peek import sample as peek_sample
+from penstock.peek.candidates import event_times, keys, types
 from penstock.peek.fields import FieldProfile
 from penstock.peek.profile import Profile, percent, shown
 from penstock.peek.sample import Record, TopicReader
@@ -64,7 +65,7 @@ def peek(
             return
         profile = sampled(reader, chosen, count or SAMPLE_RECORDS)
     if json:
-        typer.echo(json_text.dumps(profile.as_json(), default=str))
+        typer.echo(json_text.dumps(_profile_as_json(profile), default=str))
     else:
         _print(profile)
 
@@ -129,13 +130,52 @@ def _print(profile: Profile) -> None:
         ]
         console.print(table(("field", "in", "type", "values"), rows, left=(0, 2, 3)))
         console.print()
-    for name, candidates in (("event time", profile.event_times), ("key", profile.key_candidates)):
+    for name, candidates in (("event time", event_times(profile)), ("key", keys(profile))):
         for candidate in candidates:
             console.print(Text(f"{name:<12}{printable(candidate.text)}: {candidate.reason}"))
-    for route in profile.type_candidates:
+    for route in types(profile):
         values = ", ".join(f"{printable(value)} {count:,}" for value, count in route.values.most_common(5))
         console.print(Text(f"{'type':<12}{printable(route.by)}: {route.reason}: {values}"))
     console.print(Text(f"next: penstock init {sample.topic}"), soft_wrap=True)
+
+
+def _profile_as_json(profile: Profile) -> Any:
+    sizes = profile.sizes
+    return {
+        "topic": profile.sample.topic,
+        "partitions": [
+            {"partition": partition.number, "first": bounds.first, "end": bounds.end}
+            for partition, bounds in sorted(profile.sample.bounds.items())
+        ],
+        "offsets": profile.sample.offsets,
+        "sampled": profile.count,
+        "timestamps_ms": profile.times_ms,
+        "records_per_second": profile.records_per_second,
+        "bytes_per_second": profile.bytes_per_second,
+        "value_bytes": {"least": sizes[0], "median": sizes[len(sizes) // 2], "most": sizes[-1]} if sizes else None,
+        "formats": dict(profile.formats.most_common()),
+        "keys": {"present": profile.keys.present, "examples": profile.keys.examples},
+        "headers": {
+            name: {"present": item.present, "examples": item.examples} for name, item in profile.headers.items()
+        },
+        "fields": [
+            {
+                "path": field.name,
+                "present": field.present,
+                "type": profile.type_name(field),
+                "kinds": dict(field.kinds),
+                "distinct": len(field.distinct),
+                "examples": field.examples,
+                "range": field.range,
+            }
+            for field in profile.fields.values()
+        ],
+        "event_time": [{"expression": item.text, "reason": item.reason} for item in event_times(profile)],
+        "key": [{"expression": item.text, "reason": item.reason} for item in keys(profile)],
+        "type": [
+            {"by": item.by, "values": dict(item.values.most_common()), "reason": item.reason} for item in types(profile)
+        ],
+    }
 
 
 def _formats(profile: Profile) -> Iterator[str]:

@@ -20,6 +20,7 @@ from penstock.job.faults import Secret, printable
 from penstock.job.kafka_types import PLACE, RAW_SCHEMA, RECORD_SCHEMA
 from penstock.job.schema import job_type_name
 from penstock.job.spec import DecodeSpec, KafkaLogSpec, Payload, Policies
+from penstock.peek.candidates import event_times
 from penstock.peek.fields import ITEM, Path
 from penstock.peek.profile import SHARE_OF_ALL, Profile, percent
 from penstock.peek.sample import Record
@@ -27,6 +28,7 @@ from penstock.peek.sample import Record
 EXAMPLES_CHARACTERS_MAX = 60
 BAD_SHARE_DEFAULT = Policies().bad_share
 REASONS_SHOWN_MAX = 3
+OTHER_KIND = "draft another kind of table with --as"
 _PLAIN = re.compile(r"(?:[A-Za-z_]|\./)[A-Za-z0-9_./-]*")
 _PLAIN_EXPRESSION = re.compile(r"[A-Za-z_][A-Za-z0-9_.(), -]*")
 _NOT_TEXT = frozenset(("true", "false", "null"))
@@ -46,37 +48,8 @@ class Sections:
     """The number of records by reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """How the job file names the brokers and the settings of the client."""
-
-    spec: KafkaLogSpec
-    bootstrap: str
-    """As it is written: an address, or a reference to the environment."""
-
-    @property
-    def lines(self) -> Iterator[str]:
-        yield f"  kafka: {{bootstrap: {quoted(self.bootstrap)}, topics: [{quoted(self.spec.topics[0])}]{self._client}}}"
-
-    @property
-    def _client(self) -> str:
-        settings = self.spec.client_settings.items()
-        texts = [f"{quoted(name)}: {quoted(self._written(name, value))}" for name, value in settings]
-        return f", client: {{{', '.join(texts)}}}" if texts else ""
-
-    @property
-    def secrets(self) -> dict[str, str]:
-        """The environment variables that the job file refers to for secrets."""
-        settings = self.spec.client_settings.items()
-        return {_variable(name): str(value) for name, value in settings if isinstance(value, Secret)}
-
-    @staticmethod
-    def _written(name: str, value: str) -> str:
-        return f"${{env:{_variable(name)}}}" if isinstance(value, Secret) else value.replace("${", "$${")
-
-
-def job_text(profile: Profile, connection: Connection, sections: Sections) -> str:
-    """The whole job file."""
+def job_text(profile: Profile, log: KafkaLogSpec, bootstrap: str, sections: Sections) -> str:
+    """The whole job file; `bootstrap` is written as it is, and secrets of the client as references."""
     sample, times = profile.sample, profile.times_ms
     span = "" if times is None else f", {_minute(times[0])} to {_minute(times[1])}"
     topic = sample.topic
@@ -85,7 +58,7 @@ def job_text(profile: Profile, connection: Connection, sections: Sections) -> st
         "# A question mark is where the sample leaves room for doubt.",
         f"job: {job_name(topic)}",
         "log:",
-        *connection.lines,
+        f"  kafka: {{bootstrap: {quoted(bootstrap)}, topics: [{quoted(topic)}]{_client(log)}}}",
         commented(f"decode: {sections.decode}", formats(profile)),
         *sections.rows,
         "table:",
@@ -112,6 +85,13 @@ def job_name(topic: str) -> str:
 
 def table_path(profile: Profile) -> str:
     return quoted(f"./lake/{profile.sample.topic}")
+
+
+def _client(log: KafkaLogSpec) -> str:
+    references = {name: f"${{env:{variable}}}" for name, variable in secret_variables(log).items()}
+    settings = {name: references.get(name, value.replace("${", "$${")) for name, value in log.client_settings.items()}
+    texts = (f"{quoted(name)}: {quoted(value)}" for name, value in settings.items())
+    return f", client: {{{', '.join(texts)}}}" if settings else ""
 
 
 # decoding
@@ -166,9 +146,6 @@ def record_batch(records: Iterable[Record]) -> pa.RecordBatch:
 
 
 # fields and columns
-
-
-OTHER_KIND = "draft another kind of table with --as"
 
 
 def refuse_names(profile: Profile, names: Iterable[str], reserved: Iterable[str]) -> None:
@@ -259,10 +236,11 @@ def day_column(profile: Profile, schema: pa.Schema) -> tuple[str, str]:
     name = free_name(("date", "event_date", "day", "event_day"), schema.names)
     expression: Expression = KafkaField("timestamp")
     why = "? no field is the event time: the Kafka timestamp"
-    time = next((item for item in profile.event_times if _is_column(item.expression, schema)), None)
-    if time is not None:
+    times = [item for item in event_times(profile) if _is_column(item.expression, schema)]
+    if times:
+        time = times[0]
         expression, why = time.expression, time.reason
-        others = ", ".join(item.text for item in profile.event_times if item is not time)
+        others = ", ".join(item.text for item in times[1:])
         why = f"? {why}; or {others}" if others else why
         if time.share < SHARE_OF_ALL:
             why = f"? {why}; null in the other records"
@@ -302,9 +280,10 @@ def expression_text(text: str) -> str:
     return text if _PLAIN_EXPRESSION.fullmatch(text) else json.dumps(text, ensure_ascii=not text.isprintable())
 
 
-def _variable(setting: str) -> str:
-    """The environment variable for a secret setting: `KAFKA_SASL_PASSWORD`."""
-    return "KAFKA_" + re.sub(r"[^A-Z0-9]+", "_", setting.upper())
+def secret_variables(log: KafkaLogSpec) -> dict[str, str]:
+    """The settings of the client that are secrets, with environment variables for them: `KAFKA_SASL_PASSWORD`."""
+    secrets = [name for name, value in log.client_settings.items() if isinstance(value, Secret)]
+    return {name: "KAFKA_" + re.sub(r"[^A-Z0-9]+", "_", name.upper()) for name in secrets}
 
 
 def _minute(at_ms: int) -> str:

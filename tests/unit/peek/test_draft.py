@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.log import Bounds, Partition
-from penstock.peek.draft import Connection, job_name, job_text
+from penstock.peek.draft import job_name, job_text
 from penstock.peek.profile import Profile
 from penstock.peek.sample import Record, Sample
 from penstock.tables.registry import DRAFTS, check_jobs
@@ -54,8 +54,8 @@ def profile_of(rows: list[tuple[Any, bytes | None, list[tuple[str, bytes | None]
 
 
 def check(profile: Profile, kind: str, folder: Path) -> None:
-    connection = Connection(KafkaLogSpec("kafka:9092", topics=("Some_Topic",)), "kafka:9092")
-    text = job_text(profile, connection, DRAFTS[kind].draft(profile))
+    log = KafkaLogSpec("kafka:9092", topics=("Some_Topic",))
+    text = job_text(profile, log, log.bootstrap, DRAFTS[kind].draft(profile))
     path = folder / "job.yaml"
     path.write_text(text, encoding="utf-8")
     [result] = check_jobs([path], {})
@@ -69,7 +69,6 @@ def check(profile: Profile, kind: str, folder: Path) -> None:
 )
 def test_any_records_give_a_job_file_that_check_accepts(kind: str, rows: list[Any], tmp_path: Path) -> None:
     profile = profile_of(rows)
-    json.dumps(profile.as_json(), default=str)
     assert any(draft.suits(profile) for draft in DRAFTS.values())
     try:
         check(profile, kind, tmp_path)

@@ -12,6 +12,7 @@ import pytest
 from penstock.errors import UserError
 from penstock.job.schema import job_type_name
 from penstock.logs.log import Bounds, Partition
+from penstock.peek.candidates import event_times, keys, types
 from penstock.peek.profile import Profile, percent
 from penstock.peek.sample import Record, Sample, parse_start
 
@@ -89,7 +90,7 @@ def test_object_with_many_rare_members_is_a_map() -> None:
     ],
 )
 def test_event_time_is_a_field_with_times_of_any_unit(time: object, expression: str) -> None:
-    assert [item.text for item in profile_of([{"n": 1, "at": time}] * 5).event_times] == [expression]
+    assert [item.text for item in event_times(profile_of([{"n": 1, "at": time}] * 5))] == [expression]
 
 
 def test_event_time_is_named_like_one_and_close_to_the_kafka_timestamp() -> None:
@@ -98,31 +99,31 @@ def test_event_time_is_named_like_one_and_close_to_the_kafka_timestamp() -> None
         "delivered_at": "2026-03-09T00:00:00Z",
         "ordered_at": "2026-03-01T10:00:01Z",
     }
-    names = [item.text for item in profile_of([value] * 3).event_times]
+    names = [item.text for item in event_times(profile_of([value] * 3))]
     assert names == ["ordered_at", "delivered_at", "born"]
 
 
 def test_key_is_the_field_that_equals_the_kafka_key() -> None:
     values = [{"id": number, "customer": f"c-{number}"} for number in range(20)]
     profile = profile_of(values, [f"c-{number}".encode() for number in range(20)])
-    assert [item.text for item in profile.key_candidates] == ["customer", "kafka.key", "id"]
+    assert [item.text for item in keys(profile)] == ["customer", "kafka.key", "id"]
 
 
 def test_type_is_the_field_that_decides_which_others_there_are() -> None:
     values = [{"type": "click", "method": "GET", "url": "/"}, {"type": "order", "method": "GET", "price": 1}] * 5
-    [candidate] = profile_of(values).type_candidates
+    [candidate] = types(profile_of(values))
     assert candidate.by == "field(type)"
     assert candidate.values == {"click": 5, "order": 5}
 
 
 def test_type_may_be_a_header() -> None:
     values = [{"url": "/"}, {"price": 1}] * 5
-    [candidate] = profile_of(values, headers=["click", "order"] * 5).type_candidates
+    [candidate] = types(profile_of(values, headers=["click", "order"] * 5))
     assert candidate.by == "header(kind)"
 
 
 def test_field_that_decides_nothing_is_no_type() -> None:
-    assert not profile_of([{"type": "a", "n": 1}, {"type": "b", "n": 2}] * 5).type_candidates
+    assert not types(profile_of([{"type": "a", "n": 1}, {"type": "b", "n": 2}] * 5))
 
 
 def test_start_is_a_name_an_offset_or_a_time() -> None:

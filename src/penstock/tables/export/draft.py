@@ -7,6 +7,7 @@ from collections import Counter
 
 from penstock.errors import UserError
 from penstock.job.spec import DAY_FOLDER
+from penstock.peek.candidates import event_times, types
 from penstock.peek.draft import (
     OTHER_KIND,
     Sections,
@@ -28,17 +29,19 @@ _NO_FOLDER = re.compile(r"[^A-Za-z0-9_-]+")
 
 def suits(profile: Profile) -> bool:
     """Whether a field or header with the name of a type decides which fields a record has."""
-    return any(candidate.is_named for candidate in profile.type_candidates)
+    return any(candidate.is_named for candidate in types(profile))
 
 
 def draft(profile: Profile) -> Sections:
     decode = decode_spec(profile)
-    if decode.format != "json" or not profile.type_candidates:
+    candidates = types(profile)
+    if decode.format != "json" or not candidates:
         raise UserError(f"no field or header of {profile.sample.topic} tells types apart", hint=OTHER_KIND)
     refuse_names(profile, (path[0] for path in profile.fields), [DAY_FOLDER])
-    route = profile.type_candidates[0]
-    others = ", ".join(item.by for item in profile.type_candidates[1:])
-    bad: Counter[str] = Counter({"no type, or not JSON": profile.count - route.values.total() - _tombstones(profile)})
+    route, others = candidates[0], ", ".join(item.by for item in candidates[1:])
+    bad: Counter[str] = Counter(
+        {"no type, or not JSON": profile.count - route.values.total() - profile.formats["tombstone"]}
+    )
     rows = [
         commented("route:", route.reason),
         f"  by: {expression_text(route.by)}" + (f"  # ? or {others}" if others else ""),
@@ -46,8 +49,9 @@ def draft(profile: Profile) -> Sections:
     ]
     folders: set[str] = set()
     for value, count in route.values.most_common():
-        chosen = [(record, item) for record, item in profile.objects if route.value_of(record, item) == value]
-        of_type = profile.subset(chosen)
+        of_type = profile.subset(
+            record for (record, _), type_ in zip(profile.objects, route.types, strict=True) if type_ == value
+        )
         if not len(of_type.schema):
             rows.append(f"  # ? no type for {quoted(value)}: its records have no fields")
             bad["no field has a value"] += count
@@ -67,7 +71,7 @@ def draft(profile: Profile) -> Sections:
 
 def _event_time(profile: Profile) -> str:
     """Every record needs one: a field that all records of the type have, or the Kafka timestamp."""
-    time = next((item for item in profile.event_times if item.share >= SHARE_OF_ALL), None)
+    time = next((item for item in event_times(profile) if item.share >= SHARE_OF_ALL), None)
     if time is None:
         return "    event_time: kafka.timestamp  # ? no field with a time is in all records"
     return commented(f"    event_time: {expression_text(time.text)}", time.reason)
@@ -82,7 +86,3 @@ def _folder(value: str, taken: set[str]) -> str:
         name = f"{plain}-{number}"
     taken.add(name.casefold())
     return name
-
-
-def _tombstones(profile: Profile) -> int:
-    return profile.formats["tombstone"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 import pyarrow as pa
 
 from penstock.errors import UserError
 from penstock.job.expressions import Field, KafkaField, to_text
 from penstock.job.schema import type_at
+from penstock.peek.candidates import keys
 from penstock.peek.draft import (
     OTHER_KIND,
     Sections,
@@ -51,14 +51,14 @@ def _of_records(profile: Profile) -> Sections:
     decode = decode_spec(profile)
     schema = row_schema(profile, decode)
     refuse_names(profile, schema.names, RESERVED)
-    keys = [item for item in profile.key_candidates if decode.format == "json" or item.expression == KafkaField("key")]
+    candidates = [item for item in keys(profile) if decode.format == "json" or item.expression == KafkaField("key")]
     if profile.formats["tombstone"]:
         # A tombstone deletes its row only if the key comes from Kafka.
-        keys.sort(key=lambda item: item.expression != KafkaField("key"))
-    if not keys:
+        candidates.sort(key=lambda item: item.expression != KafkaField("key"))
+    if not candidates:
         hint = f"give records a Kafka key, or {OTHER_KIND}"
         raise UserError(f"no field of {profile.sample.topic} looks like a key, and there is no Kafka key", hint=hint)
-    key, others = keys[0], ", ".join(item.text for item in keys[1:])
+    key, others = candidates[0], ", ".join(item.text for item in candidates[1:])
     expression, columns = key.expression, []
     match expression:
         case Field(path=[name]):
@@ -76,13 +76,10 @@ def _of_records(profile: Profile) -> Sections:
         table.append(
             "    # ? the key is not the Kafka key: if records of a key are in several partitions, name a `sequence`"
         )
-    table += [f"    delete: {field.name}" for field in schema if _is_deletion(field)][:1]
+    flags = [field.name for field in schema if pa.types.is_boolean(field.type) and _DELETED.fullmatch(field.name)]
+    table += [f"    delete: {flag}" for flag in flags[:1]]
     rows = [*schema_lines(profile, decode), *columns]
     return Sections(decode_text(decode), table, rows, bad=bad_records(profile.sample.records, decode, schema))
-
-
-def _is_deletion(field: pa.Field) -> bool:
-    return pa.types.is_boolean(field.type) and _DELETED.fullmatch(field.name) is not None
 
 
 # Debezium
@@ -112,34 +109,27 @@ def _of_changes(profile: Profile, at: Path) -> Sections:
     if row is None:
         raise UserError(f"no change of {profile.sample.topic} has a row", hint="read more: -n 10000")
     names = [field.name for field in row]
-    refuse_names(profile, names, RESERVED)
-    keys, why = _key_names(profile, names)
     position = type_at(profile.schema, (*at, "source", _POSITION))
-    sequence = free_name((_POSITION, f"source_{_POSITION}"), names)
-    before = pa.struct([field for field in row if field.name in keys])
+    refuse_names(profile, names, {*RESERVED, "op", _POSITION} if position is not None else {*RESERVED, "op"})
+    key_names, why = _key_names(profile, names)
+    before = pa.struct([field for field in row if field.name in key_names])
     fields = [("before", before), ("after", row), ("op", pa.string())]
-    fields += [("source", pa.struct([(_POSITION, position)]))] if position is not None else []
-    schema = pa.schema(fields)
-    operation = free_name(("op", "operation"), names)
-    columns = [f"  {quoted(name)}: {expression_text(_column(at, name, name in keys))}" for name in names]
-    columns += [f"  {sequence}: {_text(at, 'source', _POSITION)}"] if position is not None else []
-    dropped = [name for name, _ in fields if name != "op" or operation != "op"]
-    if at or operation != "op":
-        columns.append(f"  {operation}: {_text(at, 'op')}")
+    columns = [f"  {quoted(name)}: {expression_text(_column(at, name, name in key_names))}" for name in names]
+    row_keys = commented(f"    row_keys: [{', '.join(map(quoted, key_names))}]", why)
+    table = ["  keyed:", f"    path: {table_path(profile)}", row_keys]
+    if position is not None:
+        fields.append(("source", pa.struct([(_POSITION, position)])))
+        columns.append(f"  {_POSITION}: {_text(at, 'source', _POSITION)}")
+        table.append(f"    sequence: {_POSITION}")
+    schema, dropped = pa.schema(fields), [name for name, _ in fields if name != "op"]
     if at:
         schema, dropped = pa.schema([(at[0], pa.struct(fields))]), [*at]
-    row_keys = commented(f"    row_keys: [{', '.join(map(quoted, keys))}]", why)
-    table = ["  keyed:", f"    path: {table_path(profile)}", row_keys]
-    table += [f"    sequence: {sequence}"] if position is not None else []
+        columns.append(f"  op: {_text(at, 'op')}")
+    rows = ["schema:", *(f"  {quoted(field.name)}: {type_text(field.type)}" for field in schema), "columns:", *columns]
     return Sections(
         decode_text(decode),
-        [*table, f"    delete: {operation} = d"],
-        [
-            *_schema_lines(schema),
-            "columns:",
-            *columns,
-            f"drop: [{', '.join(dropped)}]  # columns are computed from them",
-        ],
+        [*table, "    delete: op = d"],
+        [*rows, f"drop: [{', '.join(dropped)}]  # columns are computed from them"],
         {"new_column": "ignore", "tombstone": "filter"},
         bad_records(profile.sample.records, decode, schema),
     )
@@ -166,9 +156,3 @@ def _column(at: Path, name: str, is_key: bool) -> str:
 
 def _text(at: Path, *names: str) -> str:
     return to_text(Field((*at, *names)))
-
-
-def _schema_lines(schema: pa.Schema, indent: str = "  ") -> Iterator[str]:
-    yield "schema:"
-    for field in schema:
-        yield f"{indent}{quoted(field.name)}: {type_text(field.type)}"
