@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json as json_text
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -74,6 +75,8 @@ def kafka_spec(topic: str, bootstrap: str, client: list[str] | None) -> KafkaLog
     """The log of one topic; raises `UserError` for options that cannot be used."""
     if not bootstrap:
         raise UserError("no broker is named", hint=f"add --bootstrap host:9092, or set {BROKERS_NAME}")
+    # What fails a call is in its error.
+    logging.getLogger("penstock.kafka").setLevel(logging.ERROR)
     settings = dict(item.partition("=")[::2] for item in client or [])
     for option, read, value in (("--bootstrap", servers, bootstrap), ("TOPIC", TOPIC_NAME.read, topic)):
         try:

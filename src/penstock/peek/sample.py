@@ -153,7 +153,7 @@ class TopicReader:
                 starts = firsts
         return {number: (min(max(starts[number], firsts[number]), ends[number]), ends[number]) for number in ends}
 
-    def _rounds(self, start: Start | None, count: int) -> Iterator[dict[int, tuple[int, int]]]:
+    def _rounds(self, start: Start | None, count: int) -> list[dict[int, tuple[int, int]]]:
         """Of each partition an offset, and how many records from there on; partitions are read at the same time."""
         ranges = self._ranges("earliest" if start == "latest" else start)
         total = sum(end - begin for begin, end in ranges.values())
@@ -169,7 +169,9 @@ class TopicReader:
                 last = size - length
                 skipped = last if start == "latest" else last * index // (stretches - 1) if stretches > 1 else 0
                 rounds[index][number] = (begin + skipped, length)
-        return (stretches for stretches in rounds if stretches)
+        rounds = [stretches for stretches in rounds if stretches]
+        # Both ends first: large records may fill the sample before all stretches are read.
+        return [*rounds[:1], *rounds[1:][-1:], *rounds[1:-1]]
 
     def _read(self, stretches: Mapping[int, tuple[int, int]]) -> Iterator[Record]:
         self._assign({number: offset for number, (offset, _) in stretches.items()})
