@@ -106,7 +106,7 @@ def _print(profile: Profile) -> None:
     console = console if console.is_terminal else Console(highlight=False, width=WIDTH_IN_FILES)
     sample, sizes, times = profile.sample, profile.sizes, profile.times_ms
     partitions = "1 partition" if len(sample.bounds) == 1 else f"{len(sample.bounds)} partitions"
-    heading = f"  {partitions}  {sample.offsets:,} records, {profile.count:,} of them read"
+    heading = f"  {partitions}  {sample.offsets:,} offsets, {profile.count:,} records read"
     console.print(Text.assemble((sample.topic, "bold"), heading), soft_wrap=True)
     lines: list[tuple[str, str]] = []
     if times is not None:

@@ -54,7 +54,7 @@ def job_text(profile: Profile, log: KafkaLogSpec, bootstrap: str, sections: Sect
     span = "" if times is None else f", {_minute(times[0])} to {_minute(times[1])}"
     topic = sample.topic
     lines = [
-        f"# Drafted by `penstock init {topic}` from {profile.count:,} of {sample.offsets:,} records{span}.",
+        f"# Drafted by `penstock init {topic}` from {profile.count:,} records of {sample.offsets:,} offsets{span}.",
         "# A question mark is where the sample leaves room for doubt.",
         f"job: {job_name(topic)}",
         "log:",

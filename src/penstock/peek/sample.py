@@ -69,7 +69,7 @@ class Sample:
 
     @property
     def offsets(self) -> int:
-        """The offsets of the whole topic: the number of its records, if none was compacted."""
+        """Those of the whole topic; not all of them need to have a record."""
         return sum(bounds.end - bounds.first for bounds in self.bounds.values())
 
 

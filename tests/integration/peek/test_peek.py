@@ -99,7 +99,7 @@ def test_screen_has_80_columns(
     result = CliRunner().invoke(app, ["peek", name, "--bootstrap", bootstrap], catch_exceptions=False)
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     assert max(map(len, lines)) <= 80
-    assert lines[0] == f"{name}  1 partition  6 records, 6 of them read"
+    assert lines[0] == f"{name}  1 partition  6 offsets, 6 records read"
     assert "format  JSON 83.3 %" in lines
     assert "format  binary 16.7 %  such as ff" in lines
     assert "price  100 %  double  1.5 to 1.5" in lines

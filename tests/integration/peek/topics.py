@@ -105,6 +105,16 @@ SHAPES = [
         [json.dumps({"id": number}) for number in [*range(20), 3, 4, 4]],
         filtered=1,
     ),
+    Shape(
+        "debezium_with_schemas",
+        "keyed",
+        [
+            {"schema": {"type": "struct"}, "payload": _change("c", number, None, _customer(number))}
+            for number in NUMBERS
+        ],
+        [json.dumps({"schema": {"type": "struct"}, "payload": {"id": number}}) for number in NUMBERS],
+    ),
+    Shape("avro", "delta", [bytes([0, 0, 0, 0, 7, 6, *b"tea", 2 * number]) for number in NUMBERS]),
     Shape("gzip", "delta", [gzip.compress(json.dumps({"at": _at(n), "n": n}).encode(), mtime=0) for n in NUMBERS]),
     Shape(
         "nested",
