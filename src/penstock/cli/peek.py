@@ -46,7 +46,8 @@ def peek(
     topic: Topic,
     count: Count = None,
     start: Annotated[
-        str | None, typer.Option("-o", metavar="START", help="earliest, latest, an offset, a time, or 2h for long ago.")
+        str | None,
+        typer.Option("-o", metavar="START", help="earliest, latest, an offset, a time, or how long ago (2h)."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print records as they arrive.")] = False,
     bootstrap: Bootstrap = "",
