@@ -1,4 +1,4 @@
-"""Texts of `sql:` and of `columns`, parsed by sqlglot; what is not an expression over one row is refused (RULES P4).
+"""Texts of `sql:` and `columns`, and conditions, parsed by sqlglot; each is an expression over one row (RULES P4).
 
 Spark checks names and types of `sql:` when the job starts, and with `check --deep`. Import this module where a text is
 parsed: sqlglot is slow to import, and tasks do not need it.
@@ -16,6 +16,7 @@ import sqlglot
 from sqlglot import Dialect, errors, exp, parser, tokens
 from sqlglot.dialects.dialect import DialectType
 
+from penstock.job.conditions import AllOf, AnyField, AnyOf, Comparison, Condition, IsNull, Not, Operator
 from penstock.job.expressions import (
     FUNCTION_NAMES,
     KAFKA_NAMES,
@@ -26,12 +27,14 @@ from penstock.job.expressions import (
     Field,
     FunctionName,
     KafkaField,
+    to_text,
 )
 from penstock.job.faults import InvalidValueError, Secret, nearest, shown
 
 NESTING_MAX = 32
 _ARITIES: dict[FunctionName, tuple[int, float]] = {"substr": (3, 3), "coalesce": (2, math.inf), "concat": (1, math.inf)}
 """The least and most arguments of functions that take other than one."""
+_BACKTICKS = "write a name that is a keyword or has special characters in `backticks`"
 _HINT = "sql gives at most one row per record: expressions in select, a condition in where"
 
 
@@ -75,13 +78,12 @@ def _parse(text: str) -> exp.Expr:
     return expression
 
 
-def _parsed(text: str, dialect: DialectType, what: str) -> exp.Expr:
+def _parsed(text: str, dialect: DialectType, what: str, hint: str = _BACKTICKS) -> exp.Expr:
     try:
         expression = sqlglot.parse_one(text, dialect=dialect, into=exp.Expr)
     except errors.ParseError as error:
         where = error.errors[0].get("highlight") if error.errors else None
         message = f"is not {what}: unexpected {where!r}" if where else f"is not {what}"
-        hint = "write a name that is a keyword or has special characters in `backticks`"
         raise InvalidValueError(message, hint) from None
     except (errors.TokenError, RecursionError):
         raise InvalidValueError(f"is not {what}", "is a quote or a bracket not closed?") from None
@@ -193,3 +195,91 @@ def _call(name: str, args: Sequence[Expression]) -> Call:
         if not isinstance(bound, Constant) or type(bound.value) is not int or bound.value < least:
             raise InvalidValueError("substr takes whole numbers: a start from 1, a length from 0")
     return Call(function, tuple(args))
+
+
+# conditions
+
+
+class _Conditions(_Columns):
+    """Fields, constants and comparisons."""
+
+    class Tokenizer(_Columns.Tokenizer):
+        KEYWORDS: ClassVar = {
+            word: tokens.Tokenizer.KEYWORDS[word]
+            for word in ("AND", "OR", "NOT", "IN", "IS", "NULL", "==", "!=", "<>", "<=", ">=")
+        }
+
+
+_OPERATORS: dict[type[exp.Expr], tuple[Operator, Operator]] = {
+    exp.EQ: ("=", "="), exp.NEQ: ("!=", "!="), exp.LT: ("<", ">"),
+    exp.LTE: ("<=", ">="), exp.GT: (">", "<"), exp.GTE: (">=", "<="),
+}  # fmt: skip
+"""Each with its mirror image, for a constant on the left."""
+_COMPARISONS = "a condition has =, !=, <, <=, >, >=, in (...), is null, is not null, and, or, not and parentheses"
+
+
+def parse_condition(text: str) -> Condition:
+    """Read a condition over one row."""
+    return _condition(_parsed(text, _Conditions, "a condition", _COMPARISONS))
+
+
+def _condition(node: exp.Expr, depth: int = 1) -> Condition:
+    if depth > NESTING_MAX:
+        raise InvalidValueError(f"more than {NESTING_MAX} levels of nested conditions")
+    match node:
+        case exp.Paren():
+            return _condition(node.this, depth + 1)
+        case exp.And():
+            return AllOf(tuple(_condition(part, depth + 1) for part in node.flatten(unnest=False)))
+        case exp.Or():
+            return AnyOf(tuple(_condition(part, depth + 1) for part in node.flatten(unnest=False)))
+        case exp.Not():
+            return Not(_condition(node.this, depth + 1))
+        case exp.Is(expression=exp.Null()):
+            return IsNull(_compared_field(node.this))
+        case exp.In(expressions=[_, *_]):
+            field = _compared_field(node.this)
+            return AnyOf(tuple(Comparison(field, "=", _listed(item)) for item in node.expressions))
+        case exp.Column() | exp.Dot():
+            return _compared_field(node)
+        case _ if type(node) in _OPERATORS:
+            return _comparison(node)
+        case _:
+            text = node.sql(_Conditions, normalize_functions=False)
+            raise InvalidValueError(f"{shown(text)} is not a condition", _COMPARISONS)
+
+
+def _comparison(node: exp.Expr) -> Comparison:
+    operator, mirrored = _OPERATORS[type(node)]
+    left, right = _operand(node.this), _operand(node.expression)
+    if not isinstance(left, Constant):
+        return Comparison(left, operator, right)
+    if not isinstance(right, Constant):
+        return Comparison(right, mirrored, left)
+    raise InvalidValueError(f"{to_text(left)} and {to_text(right)} are both constants", "compare a field with a value")
+
+
+def _compared_field(node: exp.Expr) -> AnyField:
+    operand = _operand(node)
+    if isinstance(operand, Constant):
+        raise InvalidValueError(f"{to_text(operand)} is not a field", _COMPARISONS)
+    return operand
+
+
+def _listed(node: exp.Expr) -> Constant:
+    operand = _operand(node)
+    if not isinstance(operand, Constant):
+        raise InvalidValueError(f"{to_text(operand)} is not a constant", f"put text in quotes: '{to_text(operand)}'")
+    return operand
+
+
+def _operand(node: exp.Expr) -> AnyField | Constant:
+    node = node.unnest()
+    if isinstance(node, exp.Null):
+        raise InvalidValueError("nothing is equal to null", "write `is null` or `is not null`")
+    if not isinstance(node, exp.Column | exp.Dot | exp.Literal | exp.Neg):
+        text = node.sql(_Conditions, normalize_functions=False)
+        raise InvalidValueError(f"{shown(text)} is not a field or a value", _COMPARISONS)
+    operand = _expression(node)
+    assert not isinstance(operand, Call)
+    return operand

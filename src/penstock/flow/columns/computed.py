@@ -91,7 +91,7 @@ def _type(expression: Expression, schema: pa.Schema) -> pa.DataType:
         case Field(path=path):
             kind = type_at(schema, path)
             if kind is None:
-                raise _missing_field(path, schema)
+                raise missing_field(path, schema)
             return kind
         case KafkaField(name=name):
             return KAFKA_TYPES[name]
@@ -112,7 +112,7 @@ def _type(expression: Expression, schema: pa.Schema) -> pa.DataType:
             assert_never(expression)
 
 
-def _missing_field(path: tuple[str, ...], schema: pa.Schema) -> UserError:
+def missing_field(path: tuple[str, ...], schema: pa.Schema) -> UserError:
     """An error that names the first part of the path that does not exist, with the closest match."""
     depth = next(depth for depth in range(1, len(path) + 1) if type_at(schema, path[:depth]) is None)
     missing, above = to_text(Field(path[:depth])), type_at(schema, path[: depth - 1])

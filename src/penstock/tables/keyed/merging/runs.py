@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.decode.decoder import Decoder, decoder_for
+from penstock.flow.rows import DecodedRows
 from penstock.flow.task import Flow
 from penstock.flow.write.manifest import PartitionKey, RowWriter, StagedFile
 from penstock.storage import Storage, open_storage
@@ -63,7 +64,7 @@ class KeyedFlow(Flow):
 
     def completed(self, key: PartitionKey, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> pa.RecordBatch:
         order = sequences(kafka.column("offset"), self.generations.get(key, ()))
-        gone = deletions(self.layout, rows, kafka)
+        gone = deletions(self.layout, DecodedRows(rows, kafka))
         return rows.append_column(SEQUENCE, order).append_column(DELETE, gone)
 
     def open_rows(self, key: PartitionKey, name: NewName) -> RowWriter:
