@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.errors import UserError
 from penstock.flow.columns.computed import output_type
 from penstock.job.decode import schema_of_rows
-from penstock.job.expressions import Expression, KafkaField, fields
+from penstock.job.expressions import Call, Constant, Expression, Field, KafkaField, fields, leaves, to_text
 from penstock.job.faults import Finding, InvalidValueError, KeyPath, nearest, shown
 from penstock.job.kafka_types import KAFKA_TYPES, PLACE, place_columns
 from penstock.job.reader import SpecReader
@@ -125,7 +125,14 @@ def expression_findings(expression: Expression, schema: pa.Schema, at: KeyPath) 
     try:
         output_type(expression, schema)
     except UserError as error:
-        yield Finding(at, error.primary, error.hint)
+        word = isinstance(expression, Field) and len(expression.path) == 1 and at[0] == "columns"
+        yield Finding(
+            at, error.primary, f"{error.hint}; text is written \"'{to_text(expression)}'\"" if word else error.hint
+        )
+    else:
+        is_call = isinstance(expression, Call) and expression.function not in ("concat", "coalesce")
+        if is_call and all(isinstance(leaf, Constant) for leaf in leaves(expression)):
+            yield Finding(at, f"{to_text(expression)} reads no field", "a field is written without quotes")
 
 
 # the place of a row
