@@ -182,7 +182,7 @@ def _checked(path: Path, kinds: Kinds, logs: Logs, env: Mapping[str, str]) -> Ch
         document = read_document(_read_text(path), env)
     except InvalidValueError as refusal:
         line, column = (refusal.place.line, refusal.place.column) if refusal.place else (None, None)
-        return CheckedFile(path, None, (Fault(str(path), line, column, "", refusal.message),))
+        return CheckedFile(path, None, (Fault(str(path), line, column, "", refusal.message, refusal.hint),))
     reader = SpecReader(document, folder, list(document.findings))
     job = replace(_read_job(reader, kinds, logs), path=path.absolute())
     return CheckedFile(path, job, (), document).with_findings(reader.findings)

@@ -19,6 +19,7 @@ from penstock.job import texts
 from penstock.job.expressions import Expression
 from penstock.job.faults import Secret as Secret
 from penstock.job.schema import read_schema
+from penstock.job.storage_options import read_storage
 from penstock.job.texts import MessageName as MessageName
 from penstock.job.values import (
     Count,
@@ -151,7 +152,7 @@ class PointsSpec:
 @dataclass(frozen=True, slots=True)
 class DecodeSpec:
     SHORT: ClassVar[str] = "format"
-    format: DecodeFormat
+    format: Annotated[DecodeFormat, one_of(DecodeFormat, "raw keeps the bytes of any other format")]
     payload: Payload = "plain"
     descriptors: Annotated[bytes, Read(texts.read_descriptors)] = b""
     """The serialised descriptor set of `protobuf` and `garmadon`."""
@@ -187,7 +188,7 @@ class TableSpec:
     many_jobs: ClassVar[bool] = True
     """Whether several jobs may write one table."""
     path: Annotated[str, Read(texts.read_table_path)]
-    storage_options: Annotated[Settings, Key("storage")] = field(default_factory=dict)
+    storage_options: Annotated[Mapping[str, str], Key("storage"), Read(read_storage)] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:

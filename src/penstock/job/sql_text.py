@@ -135,7 +135,7 @@ class _Columns(Dialect):
 
 def parse_expression(text: str) -> Expression:
     """Read the expression of a computed column."""
-    return _expression(_parsed(text, _Columns, "a column expression"))
+    return _expression(_parsed(text, _Columns, "a column expression", f"{_BACKTICKS}; other SQL belongs in sql.select"))
 
 
 def _expression(node: exp.Expr, depth: int = 1) -> Expression:
@@ -152,9 +152,18 @@ def _expression(node: exp.Expr, depth: int = 1) -> Expression:
             return _call(node.name, [_expression(argument, depth + 1) for argument in node.expressions])
         case exp.Column() | exp.Dot() if all(isinstance(part, exp.Identifier) for part in node.parts):
             return _field(node.parts)
+        case exp.Alias():
+            words = f"{node.this.sql(_Columns)} {node.alias}"
+            raise InvalidValueError(
+                f"{shown(words)} is not a field, a constant or a function", f"text is written \"'{words}'\""
+            )
         case _:
+            text = node.sql(_Columns, normalize_functions=False)
             hint = "write names with special characters in backticks, as in `user-agent`"
-            raise InvalidValueError(f"{shown(node.sql())} is not a field, a constant or a function", hint)
+            if node.find(exp.Binary, exp.Bracket, exp.Neg):
+                computed = f'Spark computes it: sql: {{select: ["*", "{text} as name"]}}'
+                hint = f"{hint}; {computed}" if node.find(exp.Sub) else computed
+            raise InvalidValueError(f"{shown(text)} is not a field, a constant or a function", hint)
 
 
 def _number(text: str) -> Constant:

@@ -189,7 +189,8 @@ def regular_expression(value: str) -> str:
     try:
         re.compile(value)
     except (re.error, RecursionError, OverflowError) as error:
-        raise InvalidValueError(f"{shown(value)} is not a regular expression", str(error)) from None
+        more = "; for any text write .*" if value.startswith("*") else ""
+        raise InvalidValueError(f"{shown(value)} is not a regular expression", f"{error}{more}") from None
     return value
 
 
@@ -204,15 +205,15 @@ def matching(pattern: str, fault: str, hint: str = "") -> Parsed:
     return Parsed(read)
 
 
-def one_of(choices: Any) -> Parsed:
-    """One value of a `Literal`, with the closest match as the hint."""
+def one_of(choices: Any, hint: str = "") -> Parsed:
+    """One value of a `Literal`, with the closest match as the hint, or else this one."""
     names: tuple[str, ...] = get_args(choices)
 
     def choose(value: object) -> str:
         if not isinstance(value, str):
             raise InvalidValueError(f"expected one of {', '.join(names)}, found {kind_of(value)}")
         if value not in names:
-            raise InvalidValueError(f"{shown(value)} is not one of {', '.join(names)}", nearest(value, names))
+            raise InvalidValueError(f"{shown(value)} is not one of {', '.join(names)}", nearest(value, names) or hint)
         return str(value)
 
     return Parsed(choose)
@@ -245,7 +246,7 @@ def items(parse: Callable[[Any], object], into: Callable[[list[Any]], object] = 
     return Read(read)
 
 
-def _settings(value: object, at: KeyPath, reader: SpecReader) -> object:
+def read_settings(value: object, at: KeyPath, reader: SpecReader) -> Any:
     """Texts by name; those whose names suggest a secret are never printed."""
     result = reader.mapped(value, at, lambda _, item, path: reader.parsed(setting, item, path))
     return LOST if result is LOST else secret_settings(result)
@@ -285,4 +286,4 @@ Share: TypeAlias = Annotated[float, within(number, "expected a share from 0 to 1
 Date: TypeAlias = Annotated[date, Parsed(day)]
 Pattern: TypeAlias = Annotated[str, Parsed(lambda value: regular_expression(text(value)))]
 Texts: TypeAlias = Annotated[tuple[str, ...], items(text)]
-Settings: TypeAlias = Annotated[Mapping[str, str], Read(_settings)]
+Settings: TypeAlias = Annotated[Mapping[str, str], Read(read_settings)]
