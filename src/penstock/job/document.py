@@ -16,6 +16,7 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from penstock.job.faults import Finding, InvalidValueError, KeyPath, Place, Secret
+from penstock.job.values import SECRET_NAME
 
 Value: TypeAlias = "str | int | float | bool | list[Value] | dict[str, Value]"
 
@@ -123,8 +124,8 @@ def _syntax_error(error: yaml.MarkedYAMLError, text: str) -> InvalidValueError:
         return InvalidValueError(f"not valid YAML: {problem}", place=Place(1, 1))
     place, rest = Place(mark.line + 1, mark.column + 1), text[mark.index :]
     if rest.startswith("{") and text[: mark.index].endswith("$"):
-        reference = rest.partition("}")[0]
-        hint = f'inside braces write it in quotes, as in "${reference}}}"'
+        reference = re.match(r"\{[\w: ]*\}", rest)
+        hint = f'inside braces write it in quotes, as in "${reference[0] if reference else "{env:NAME}"}"'
         return InvalidValueError(
             "not valid YAML: a reference without quotes", hint, Place(place.line, place.column - 1)
         )
@@ -212,7 +213,8 @@ class _Converter:
             if count > 1:
                 whole = ", ".join(texts[:count])
                 path = (*at, key if isinstance(key, int) else key.value)
-                self._note(path, "ends at its first comma", f'quote it inside braces: "{whole}"', key=value)
+                text = "" if SECRET_NAME.search(str(path[-1])) else f': "{whole}"'
+                self._note(path, "ends at its first comma", f"quote it inside braces{text}", key=value)
                 entries[number : number + count] = [(key, ScalarNode(value.tag, whole, value.start_mark))]
         return entries
 

@@ -27,7 +27,7 @@ _DECIMAL_UNITS = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 1000**2, "GB": 10
 SIZE_UNITS = _DECIMAL_UNITS | {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
 
 _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)")
-_SECRET_NAME = re.compile(r"password|secret|token|credential|(?:^|[._-])key(?:$|[._-])|sas", re.IGNORECASE)
+SECRET_NAME = re.compile(r"password|secret|token|credential|(?:^|[._-])key(?:$|[._-])|sas", re.IGNORECASE)
 
 UnitT = TypeVar("UnitT", int, float)
 NumberT = TypeVar("NumberT", int, float)
@@ -254,7 +254,7 @@ def read_settings(value: object, at: KeyPath, reader: SpecReader) -> Any:
 
 def secret_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """The same settings; a value whose name suggests a secret is one."""
-    return {name: Secret(item) if _SECRET_NAME.search(name) else item for name, item in settings.items()}
+    return {name: Secret(item) if SECRET_NAME.search(name) else item for name, item in settings.items()}
 
 
 def sections_by_name(spec: Any) -> Read:
