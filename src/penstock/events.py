@@ -98,6 +98,12 @@ class PositionCorrected(Event, level=Level.WARNING):
     shown: int
 
 
+class LagMeasured(Event):
+    """At the start of each round; for displays, not logged."""
+
+    lag: int
+
+
 class BatchPlanned(Event):
     batch: str
     offsets: int

@@ -14,6 +14,7 @@ from penstock.events import Listener
 from penstock.job.spec import JobSpec
 from penstock.tables.registry import failpoint, kind_of, load_jobs
 from penstock.watch.listeners import AlertChanges, Listeners, LogLines
+from penstock.watch.live import LiveDisplay
 from penstock.watch.metrics import Metrics
 
 PORT_MAX = 65_535
@@ -37,8 +38,10 @@ def run(
         if gauges is not None:
             stack.enter_context(gauges.served(metrics))
 
+        display = stack.enter_context(LiveDisplay()) if as_text else None
+
         def listener_for(job: JobSpec) -> Listener:
-            lines = AlertChanges(LogLines(job.name, text=as_text))
+            lines = AlertChanges(LogLines(job.name) if display is None else display.listener(job.name))
             # First the counters: a batch is counted before it is reported.
             return lines if gauges is None else Listeners(gauges.listener(job.name, kind_of(job)), lines)
 

@@ -293,7 +293,9 @@ class Rounds(Generic[S]):
 
     def _report_progress(self, tokens: Tokens, state: DeltaState, bounds: LogBounds) -> None:
         positions = {partition: state.of(partition).position or 0 for partition in tokens}
-        self.claims.progress(positions, {place: max(0, bounds[place].end - positions[place]) for place in tokens})
+        lags = {place: max(0, bounds[place].end - positions[place]) for place in tokens}
+        self.claims.progress(positions, lags)
+        self.listener.event(events.LagMeasured(sum(lags.values())))
 
     def _check_log(self, batch: Batch, read: EpochMarks) -> None:
         """Before the commit, check that the log is still the one that the table and the batch were read from."""
