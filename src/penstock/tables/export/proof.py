@@ -37,9 +37,9 @@ from penstock.proof.subject import (
 )
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.finishing import visible_files
+from penstock.tables.export.flow import fanout_flow
 from penstock.tables.export.logs import ExportLogs, type_totals
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.writer import fanout_flow
 from penstock.tables.single.facts import TableFacts, pending_files, read_facts
 
 READS_MAX = 5
