@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.peek.draft import Sections
     from penstock.peek.profile import Profile
     from penstock.tables.kind import Kind
+    from penstock.tables.preview import Preview
 
 SPECS: tuple[type[TableSpec], ...] = (DeltaSpec, ExportSpec, KeyedSpec, RollupSpec)
 
@@ -77,6 +78,12 @@ def failpoint() -> Failpoint | None:
 def kind_of(job: JobSpec) -> Kind:
     """The kind of the job's table."""
     return KINDS[job.table.kind]
+
+
+def preview_of(job: JobSpec) -> Preview:
+    """The job's table as a dry run sees it, without Spark."""
+    preview: Preview = import_module(f"penstock.tables.{job.table.kind}.preview").open_preview(job)
+    return preview
 
 
 def load_job(path: Path, env: Mapping[str, str] | None = None) -> JobSpec:

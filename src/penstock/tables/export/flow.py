@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -11,7 +12,7 @@ from penstock.flow.columns.seen_types import NewFields, addable, column_types
 from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice, TypeFlow
 from penstock.flow.write.pool import PoolLimits
 from penstock.job.spec import DAY_FOLDER, JobSpec
-from penstock.logs.log import Partition
+from penstock.logs.log import Batch, Partition
 from penstock.tables.export.logs import ExportLogs
 
 
@@ -53,6 +54,19 @@ def fanout_flow(
             open_writers_max=job.limits.open_writers_max, row_group_bytes_max=job.limits.row_group_bytes_max
         ),
     )
+
+
+def local_flow(logs: ExportLogs, batch: Batch, types: Iterable[str], rows_url: str, quarantine_url: str) -> FanoutFlow:
+    """The flow of all records of a batch for these types, into local folders."""
+    names = tuple(types)
+    slices = {
+        piece.partition: RoutedSlice(
+            piece.partition.topic_id, piece.start, piece.end, 1, dict.fromkeys(names, piece.start)
+        )
+        for piece in batch.slices
+    }
+    flow = fanout_flow(logs, batch.id, slices, quarantine_url)
+    return replace(flow, root_url=rows_url, staged_folder="", storage_options={})
 
 
 def new_columns(job: JobSpec, spec: TypeFlow, fields: NewFields) -> pa.Schema:
