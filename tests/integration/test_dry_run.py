@@ -324,3 +324,14 @@ def test_options_of_a_run_that_a_dry_run_lacks_are_refused(tmp_path: Path) -> No
     for options in (["--dry-run", "--once"], ["--dry-run", "--metrics", "9090"], ["-n", "10"]):
         done = CliRunner().invoke(app, ["run", *options, str(path)])
         assert isinstance(done.exception, UserError)
+
+
+def test_many_partitions_are_counted_and_the_first_of_them_shown(
+    tmp_path: Path, topic: Topics, produce: Produce
+) -> None:
+    job = written_job(tmp_path, DELTA, topic, produce)
+    days = [f'{{"id": {day}, "at": "2026-04-{day:02}T00:00:00Z"}}' for day in range(1, 31)]
+    produce(load_job(job).name, days)
+    done = CliRunner().invoke(app, ["run", "--dry-run", str(job)])
+    assert done.stdout.count("date=2026-") == 20
+    assert "and 12 more partitions" in done.stdout

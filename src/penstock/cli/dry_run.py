@@ -23,6 +23,7 @@ from penstock.tables.preview import Output
 WIDTH = 80
 """Of output that is not a terminal."""
 ROWS_SHOWN = 2
+PARTITIONS_SHOWN = 20
 CELL_CHARACTERS_MAX = 24
 SQL = "`sql:` needs Spark: shown are its input and the records that never reach it"
 
@@ -111,7 +112,10 @@ def _output_lines(output: dict[str, Any]) -> Iterator[RenderableType]:
         cells = [_cells((*column.values(), *(row[column["name"]] for row in shown))) for column in output["columns"]]
         yield table(headings, cells, left=range(len(headings)))
         yield Text()
-        yield table(("partition", "rows", "files"), [_cells(of.values()) for of in output["partitions"]])
+        partitions = [_cells((of["partition"] or "-", of["rows"], of["files"])) for of in output["partitions"]]
+        yield table(("partition", "rows", "files"), partitions[:PARTITIONS_SHOWN])
+        if len(partitions) > PARTITIONS_SHOWN:
+            yield Text(f"and {len(partitions) - PARTITIONS_SHOWN} more partitions")
     yield from (Text(note) for note in output["notes"])
 
 
