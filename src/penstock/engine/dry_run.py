@@ -19,7 +19,7 @@ from penstock.engine.ownership import first_offsets
 from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts, Reason
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.flow.write.report import decode_report
+from penstock.flow.write.report import TaskReport, decode_report
 from penstock.job.spec import JobSpec
 from penstock.lake.state import DeltaState
 from penstock.logs.log import Batch, Log, Partition, Slice
@@ -97,7 +97,7 @@ def _next_batch(job: JobSpec, log: Log, preview: Preview, records_max: int) -> t
 def _staged(log: Log, preview: Preview, batch: Batch, folder: str) -> Gathered:
     records = (log.records(piece.partition, piece.read_from, piece.end) for piece in batch.slices)
     reports = preview.stage(batch, folder)(chain.from_iterable(records))
-    return gather([decode_report(report.column(0)[0].as_py()) for report in reports])
+    return gather([decode_report(report.column(0)[0].as_py(), TaskReport) for report in reports])
 
 
 def _why_stopped(job: JobSpec, log: Log, batch: Batch, gathered: Gathered) -> UserError | None:

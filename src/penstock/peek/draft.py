@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import UserError
 from penstock.flow.columns.computed import output_type
-from penstock.flow.decode import decoder_for
+from penstock.flow.decode.decoder import decoder_for
 from penstock.flow.rows import in_parts
 from penstock.job.expressions import Call, Expression, KafkaField, to_text
 from penstock.job.faults import Secret, printable

@@ -19,7 +19,8 @@ from penstock.job.faults import InvalidValueError
 from penstock.job.spec import KafkaLogSpec, StartAt
 from penstock.job.values import parse_duration
 from penstock.logs.kafka.faults import error_of, fault_of
-from penstock.logs.kafka.log import is_answer, open_consumer
+from penstock.logs.kafka.admin import open_client
+from penstock.logs.kafka.log import is_answer
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import Bounds, Partition
 
@@ -101,7 +102,7 @@ class TopicReader:
             self._bounds = dict(topics.bounds(topics.partitions()))
         finally:
             topics.close()
-        self._consumer = open_consumer(spec, _SETTINGS)
+        self._consumer = open_client(Consumer, {**reading_settings(spec), **_SETTINGS})
 
     def __enter__(self) -> Self:
         return self

@@ -27,7 +27,8 @@ class RollupPreview:
         self.log = find_table(partials_job(self._job).table, job.name)
 
     def stage(self, batch: Batch, folder: str) -> Stage:
-        return partials_stage(local_flow(partials_flow(self._job, batch, Environment(), ""), folder))
+        flow = partials_flow(self._job.table, partials_job(self._job), batch, Environment(), "")
+        return partials_stage(local_flow(flow, folder))
 
     def add_columns(self, gathered: Gathered) -> bool:
         return False
