@@ -11,16 +11,17 @@ from itertools import chain
 from types import TracebackType
 from typing import Self, TypeAlias, cast, get_args
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaException, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaException, Message, TopicPartition
 
 from penstock.errors import TransientError, UserError
 from penstock.flow.columns.times import timestamp_micros
 from penstock.job.faults import InvalidValueError
 from penstock.job.spec import KafkaLogSpec, StartAt
 from penstock.job.values import parse_duration
-from penstock.logs.kafka.faults import error_of, fault_of
 from penstock.logs.kafka.admin import open_client
+from penstock.logs.kafka.faults import error_of, fault_of
 from penstock.logs.kafka.log import is_answer
+from penstock.logs.kafka.settings import reading_settings
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import Bounds, Partition
 
