@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from penstock.engine.process import RunOptions, run_jobs
 from penstock.errors import UserError
 from penstock.events import Listener
 from penstock.job.spec import JobSpec
@@ -52,6 +51,8 @@ def run(
         return
     if records is not None:
         raise UserError("-n needs --dry-run", hint="add --dry-run")
+
+    from penstock.engine.process import RunOptions, run_jobs  # noqa: PLC0415 - imports pyspark
 
     options = RunOptions(once=once, failpoint=failpoint())
     as_text = sys.stdout.isatty() and not json

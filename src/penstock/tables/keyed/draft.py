@@ -128,7 +128,7 @@ def _of_changes(profile: Profile, at: Path) -> Sections:
     rows = ["schema:", *(f"  {quoted(field.name)}: {type_text(field.type)}" for field in schema), "columns:", *columns]
     return Sections(
         decode_text(decode),
-        [*table, "    delete: op = d"],
+        [*table, "    delete: op = 'd'"],
         [*rows, f"drop: [{', '.join(dropped)}]  # columns are computed from them"],
         {"new_column": "ignore", "tombstone": "filter"},
         bad_records(profile.sample.records, decode, schema),
