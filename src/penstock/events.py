@@ -121,6 +121,13 @@ class ColumnsAdded(Event):
     type: str | None = None
 
 
+class SchemaInferred(Event):
+    """Of a job with `schema: infer`, before its table is created."""
+
+    records: int
+    fields: Mapping[str, str]
+
+
 class FieldsLeftOut(Event, level=Level.WARNING):
     fields: Sequence[str]
     reason: str

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 from penstock.engine.ownership import first_offsets
+from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts, Reason
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
@@ -28,6 +29,7 @@ from penstock.logs.registry import open_log as open_log_of
 from penstock.plan import PartitionInput, PlanTerms, plan
 from penstock.staging.read_checks import ReadChecks
 from penstock.staging.reports import Gathered, gather
+from penstock.tables.inference import with_seen_fields
 from penstock.tables.preview import Output, Preview, read_rows
 from penstock.tables.registry import preview_of
 
@@ -54,6 +56,7 @@ def dry_run(job: JobSpec, records_max: int, open_log: OpenLog = open_log_of) -> 
         closing(open_log(job)) as log,
         TemporaryDirectory(prefix="penstock-dry-run-", ignore_cleanup_errors=True) as folder,
     ):
+        job = with_seen_fields(job, log, Environment())
         preview = preview_of(job)
         batch, ends = _next_batch(job, log, preview, records_max)
         if not batch.slices:

@@ -29,6 +29,7 @@ from penstock.logs.registry import OpenLog
 from penstock.logs.registry import open_log as open_log_of
 from penstock.plan import BeyondEndError, LostTailError, PartitionInput, PlanTerms, Wait, plan
 from penstock.spark.session import may_be_given_a_master
+from penstock.tables.inference import with_seen_fields
 from penstock.tables.kind import Chore, Landed, S, SchemaChanged, View, Writer
 from penstock.tables.registry import kind_of
 
@@ -357,6 +358,7 @@ def open_rounds(
         log = opened.enter_context(closing(open_log(job)))
         # The log has to answer first: no table is created for a missing log.
         log.partitions()
+        job = with_seen_fields(job, log, environment)
         rounds = Rounds(job, log, claims, kind_of(job).open_writer(job, spark, log, environment), environment)
         opened.pop_all()
     return rounds

@@ -5,11 +5,11 @@ Values are read and checked by `job.reader`; code that builds a spec itself is n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Self, TypeAlias, cast
 
 import pyarrow as pa
 from typing_extensions import TypeVar
@@ -303,6 +303,8 @@ class JobSpec(Generic[TableT_co]):
     limits: Annotated[Limits, Part.SECTION] = field(default_factory=Limits)
     spark: Annotated[SparkSpec, Part.SECTION] = field(default_factory=SparkSpec)
     path: Path | None = None
+    with_fields: Callable[[Mapping[str, Any]], JobSpec] | None = field(default=None, repr=False, compare=False)
+    """Gives the job its fields, as a file states them, while those of `schema: infer` are not known."""
 
 
 def job_of(job: JobSpec, table: type[TableT]) -> JobSpec[TableT]:

@@ -14,6 +14,7 @@ from penstock.job.spec import JobSpec, TableSpec
 from penstock.logs.registry import SPECS as LOG_SPECS
 from penstock.tables.delta.spec import DeltaSpec
 from penstock.tables.export.spec import ExportSpec
+from penstock.tables.inference import with_stored_fields
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.rollup.spec import RollupSpec
 
@@ -96,7 +97,7 @@ def load_job(path: Path, env: Mapping[str, str] | None = None) -> JobSpec:
 
 def load_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> list[JobSpec]:
     """Read the job files; raises one `JobFileError` with every fault of all of them."""
-    return loader.load_jobs(paths, _specs(), LOG_SPECS, env)
+    return [with_stored_fields(job) for job in loader.load_jobs(paths, _specs(), LOG_SPECS, env)]
 
 
 def check_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> list[loader.CheckedFile]:

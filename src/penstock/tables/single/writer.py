@@ -9,6 +9,7 @@ from typing import Any, Generic
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from penstock.errors import UserError
 from penstock.events import ColumnsAdded, FieldsLeftOut
 from penstock.flow.columns.fitting import new_paths
 from penstock.flow.columns.seen_types import addable, column_types, left_out
@@ -35,6 +36,8 @@ BYTES_UNBOUNDED = str(2**31 - 1)
 
 def row_columns(job: JobSpec, spark: SparkSession) -> tuple[pa.Schema, NewColumnPolicy]:
     """The columns of a job's rows, with `sql:` as Spark infers them, and the policy for those that a table lacks."""
+    if job.with_fields is not None:
+        raise UserError(f"the schema of job {job.name} is inferred from its first records", hint="run the job first")
     visible = visible_schema(job, job.schema)
     with spark_errors(spark):
         schema = output_schema(spark, visible, job.sql) if job.sql else visible
