@@ -202,7 +202,7 @@ def test_one_fault_does_not_cause_others(faults: Faults) -> None:
 def test_json_needs_a_schema(faults: Faults) -> None:
     text = "\n".join(line for line in BASE.splitlines() if not line.startswith("schema"))
     assert faults(text) == [
-        (1, "schema", "required key is missing: decode json needs the fields and their types"),
+        (1, "schema", "required key is missing: decode json needs the fields and their types, or infer"),
     ]
 
 
