@@ -64,7 +64,6 @@ app = typer.Typer(
     name="penstock",
     cls=Verbs,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json as json_text
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
@@ -62,8 +62,7 @@ def peek(
     chosen = None if start is None else peek_sample.parse_start(start)
     with TopicReader(kafka_spec(topic, bootstrap, client)) as reader:
         if follow:
-            for record in islice(reader.follow("latest" if chosen is None else chosen), count):
-                print(_as_json(record) if json else _as_line(record), flush=True)
+            print_records(islice(reader.follow("latest" if chosen is None else chosen), count), json)
             return
         profile = sampled(reader, chosen, count or SAMPLE_RECORDS)
     if json:
@@ -217,6 +216,11 @@ def _values(profile: FieldProfile) -> str:
         kinds = profile.kinds.most_common()
         text += f"  {', '.join(f'{kind} {percent(count / profile.kinds.total())}' for kind, count in kinds)}"
     return printable(text)
+
+
+def print_records(records: Iterable[Record], json: bool) -> None:
+    for record in records:
+        print(_as_json(record) if json else _as_line(record), flush=True)
 
 
 def _as_line(record: Record) -> str:
