@@ -6,6 +6,7 @@ import os
 import random
 import secrets
 import socket
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -19,6 +20,7 @@ HOST = "127.0.0.1"
 PORTS = range(15_000, 32_000)
 PORT_ATTEMPTS_MAX = 200
 HEAP_MIB_MAX = 512
+FORMAT_SECONDS_MAX = 120
 LOG_LINES_SHOWN = 24
 
 
@@ -118,24 +120,36 @@ def new_cluster_id() -> str:
 
 
 def prepare(cluster_id: str, broker: Broker, root: Path, settings: Mapping[str, str]) -> None:
-    """Write the settings of the broker, and name the cluster in its data folder if that is new.
-
-    Kafka's own `format` command would start a JVM to write the same three lines.
-    """
-    data = broker.data_folder(root)
-    data.mkdir(parents=True, exist_ok=True)
+    """Write the settings of the broker, and format its storage if it has none."""
+    broker.folder(root).mkdir(parents=True, exist_ok=True)
     properties = broker.settings_file(root)
     properties.touch(mode=0o600)
     properties.write_text(server_properties(broker, root, settings), encoding="utf-8")
-    identity = data / "meta.properties"
-    if not identity.exists():
-        aside = broker.folder(root) / identity.name
-        aside.write_text(f"version=1\ncluster.id={cluster_id}\nnode.id={broker.number}\n")
-        aside.replace(identity)
+    if not (broker.data_folder(root) / "meta.properties").exists():
+        _format(cluster_id, broker, root)
 
 
 def server_command(broker: Broker, root: Path) -> list[str]:
     return [*_java(), f"-Xmx{HEAP_MIB_MAX}m", "kafka.Kafka", str(broker.settings_file(root))]
+
+
+def _format(cluster_id: str, broker: Broker, root: Path) -> None:
+    arguments = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(broker.settings_file(root))]
+    try:
+        subprocess.run(
+            [*_java(), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=FORMAT_SECONDS_MAX,
+            check=True,
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise TransientError(
+            "the storage of the embedded broker could not be formatted",
+            detail=f"{error}: {(error.output or b'').decode(errors='replace').strip()}",
+            hint=f"check that {root} can be written and has free space",
+        ) from error
 
 
 def _java() -> list[str]:
