@@ -17,7 +17,7 @@ from penstock.flow.columns.fitting import folded
 from penstock.job.expressions import to_text
 from penstock.job.schema import job_type_name
 from penstock.job.spec import JobSpec
-from penstock.status.model import shown_path
+from penstock.reporting.model import shown_path
 from penstock.tables.preview import Output
 
 WIDTH = 80

@@ -19,7 +19,7 @@ from rich.text import Text
 from penstock.cli.tables import cell, duration, table
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
-from penstock.status.model import UNKNOWN, JobStatus, PartitionStatus
+from penstock.reporting.model import UNKNOWN, JobStatus, PartitionStatus
 from penstock.tables.registry import kind_of, load_job
 from penstock.watch.status import status as status_of
 

@@ -14,8 +14,8 @@ from penstock.cli.maintenance import Job
 from penstock.cli.tables import Json
 from penstock.errors import UserError
 from penstock.tables.registry import load_job
-from penstock.verify import Sample, Verdict, VerifyReport
-from penstock.verify import verify as verify_job
+from penstock.watch.verify import Sample, Verdict, VerifyReport
+from penstock.watch.verify import verify as verify_job
 
 EXIT_CODES = {Verdict.PROVEN: 0, Verdict.VIOLATED: 1, Verdict.NOT_PROVEN: 3}
 STYLES = {Verdict.PROVEN: "bold green", Verdict.VIOLATED: "bold red", Verdict.NOT_PROVEN: "bold yellow"}

@@ -62,6 +62,11 @@ def dry_run(job: JobSpec, records_max: int, open_log: OpenLog = open_log_of) -> 
         if not batch.slices:
             return DryRun(ends=ends)
         gathered = _staged(log, preview, batch, folder)
+        types = {name for named in gathered.shares.values() for name in named}
+        if job.on.new_column == "add" and (rare := gathered.rare_fields(types, job.on.new_column_share)):
+            job = replace(job, on=replace(job.on, rare_fields=rare))
+            preview = preview_of(job)
+            gathered = _staged(log, preview, batch, folder)
         if preview.add_columns(gathered):
             gathered = _staged(log, preview, batch, folder)
         bad = [file for share in gathered.all_shares() for file in share.quarantine_files]

@@ -211,6 +211,11 @@ class LateSession:
         return getattr(self._session, name)
 
 
+def running_session() -> SparkSession | None:
+    """The session that this process already has."""
+    return None if _running_master() is None else SparkSession.builder.getOrCreate()
+
+
 def _running_master() -> str | None:
     running = SparkContext._active_spark_context
     return None if running is None or running._jsc is None else running.master

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
 from penstock.errors import TransientError
-from penstock.events import RecordIsolated
+from penstock.events import FieldsLeftOut, RecordIsolated
 from penstock.flow.compile import NoRecords, RecordFrame
 from penstock.flow.stage import TaskFlow
 from penstock.flow.write.manifest import PartitionKey
@@ -75,8 +75,20 @@ class BatchJob(Generic[F]):
         with spark_errors(self._spark):
             return LogRecords(self.session, self._log, self._spark.sparkContext.defaultParallelism, batch_bytes)
 
-    def run(self, batch: Batch, flow: F, records: Records) -> Gathered:
-        """Run the Spark job; records that break it are found and sent to quarantine, the rest runs again."""
+    def run(self, batch: Batch, flow: F, records: Records, types: Sequence[str] = ()) -> Gathered:
+        """Run the Spark job, and again if new fields of these types are in too few records to become columns."""
+        gathered, on = self._run(batch, flow, records), flow.on
+        while on.new_column == "add" and (rare := gathered.rare_fields(types, on.new_column_share)):
+            reason = f"in less than {on.new_column_share:g} of the records of a batch: these records are quarantined"
+            # A rare object is listed by what is in it; so is a known one that has new members.
+            around = {path[:depth] for path in rare for depth in range(len(path))}
+            self._listener.event(FieldsLeftOut(fields=sorted(map(".".join, rare - around)), reason=reason))
+            on = replace(on, rare_fields=on.rare_fields | rare)
+            gathered = self._run(batch, replace(flow, on=on), records)
+        return gathered
+
+    def _run(self, batch: Batch, flow: F, records: Records) -> Gathered:
+        """Records that break it are found and sent to quarantine, the rest runs again."""
         try:
             return gather(self._reports(batch, flow, records))
         except BatchFailedError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TextIO
 
@@ -39,6 +40,18 @@ class AlertChanges:
             elif not texts and rule in self._raised:
                 self._raised.discard(rule)
                 self._inner.event(AlertEnded(rule))
+
+
+class LogRecords:
+    """Logs each event of a job by Python's `logging`, under `penstock.jobs.NAME`."""
+
+    def __init__(self, job: str) -> None:
+        self._logger = logging.getLogger(f"penstock.jobs.{job}")
+
+    def event(self, event: Event) -> None:
+        if not isinstance(event, LagMeasured):
+            level = logging.getLevelNamesMapping()[event.level.upper()]
+            self._logger.log(level, "%s %s", event.name, event.facts())
 
 
 class LogLines:

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from penstock import events
 from penstock.errors import UserError
-from penstock.status.metrics import Add, Change, Forget, Meter, Metric, Put, PutAll
+from penstock.reporting.metrics import Add, Change, Forget, Meter, Metric, Put, PutAll
 from penstock.tables.registry import KINDS
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.tables.registry import load_job
-from penstock.verify import verify
 from penstock.watch.status import status
+from penstock.watch.verify import verify
 from tests.integration.peek.topics import AT_MS, SHAPES, Shape
 from tests.support.kafka import Produce, Topics
 from tests.support.pipes import run_in_process

@@ -13,7 +13,7 @@ from penstock.environment import Environment
 from penstock.errors import PenstockError
 from penstock.proof.subject import Sample
 from penstock.quarantine.replay import ReplayOptions
-from penstock.verify import Verdict, verify
+from penstock.watch.verify import Verdict, verify
 from tests.support.exports import ExportPipe, event, type_of
 from tests.support.kafka import Produce, Topics
 from tests.support.pipes import CrashError, crash_at

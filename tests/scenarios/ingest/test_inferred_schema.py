@@ -18,8 +18,8 @@ from penstock.errors import NoFieldsYetError, UserError
 from penstock.job.faults import JobFileError
 from penstock.job.spec import JobSpec
 from penstock.tables.registry import check_jobs, load_job
-from penstock.verify import verify
 from penstock.watch.status import status
+from penstock.watch.verify import verify
 from tests.support.kafka import Produce, Topics
 from tests.support.pipes import Recorder
 

@@ -58,7 +58,7 @@ def decoder_for(
         case "json":
             if not len(schema):
                 raise UserError("the schema has no fields", hint="name at least one field of the records")
-            return JsonDecoder(schema, decode.payload, on.tombstone, on.new_column, reserved)
+            return JsonDecoder(schema, decode.payload, on.tombstone, on.new_column, reserved, on.rare_fields)
         case "protobuf":
             named = _named(message or decode.message, "message")
             check_fields(schema, message_schema(decode.descriptors, named), named)

@@ -62,7 +62,8 @@ class ExportWriter:
         records = self._batch_job.log_records(max(PART_BYTES_MAX, self._job.limits.arrow_batch_bytes_max))
         routed = self.table.routed(batch, records.source(batch.slices).pieces)
         flow = fanout_flow(self._logs, batch.id, routed, self.table.quarantine.url)
-        result = self._batch_job.run(batch, flow, records)
+        types = [name for name, spec in flow.types.items() if spec.decoded is not None]
+        result = self._batch_job.run(batch, flow, records, types)
         self._batch_job.checks.check(batch, result)
         return WrittenShares(result, routed, started_at) if self._complete(flow, result) else SchemaChanged()
 

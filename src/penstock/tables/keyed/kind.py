@@ -24,8 +24,8 @@ from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
+from penstock.reporting.model import JobStatus, PartitionColumn, Section
 from penstock.spark.delta_spark import table_properties
-from penstock.status.model import JobStatus, PartitionColumn, Section
 from penstock.tables.keyed.files import chunk_store, files_by_bucket, touching_numbers
 from penstock.tables.keyed.layout import (
     BUCKET,

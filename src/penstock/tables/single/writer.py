@@ -66,7 +66,7 @@ class TableWriter(ABC, Generic[FlowT]):
         started_at = self.environment.now()
         flow = self.flow(batch)
         records = self._batch_job.log_records(max(self.read_bytes_min, self.job.limits.arrow_batch_bytes_max))
-        gathered = self._batch_job.run(batch, flow, records)
+        gathered = self._batch_job.run(batch, flow, records, (UNROUTED,))
         self._batch_job.checks.check(batch, gathered)
         return self._written(flow, gathered, started_at) or SchemaChanged()
 

@@ -15,8 +15,8 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Bounds, Partition
 from penstock.proof.numbers import LogFacts, TopicIncarnations
-from penstock.status.frame import job_status
-from penstock.status.model import Alert, AlertKind, JobStatus, LogView, PartitionColumn, PartitionStatus, Section
+from penstock.reporting.frame import job_status
+from penstock.reporting.model import Alert, AlertKind, JobStatus, LogView, PartitionColumn, PartitionStatus, Section
 from tests.support.small_table import small_job
 
 ZERO = Partition("orders", "id", 0)

@@ -12,7 +12,7 @@ from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.numbers import TopicIncarnations, read_log
-from penstock.status.model import Alert, AlertKind, JobStatus, LogView, PartitionStatus, shown_path
+from penstock.reporting.model import Alert, AlertKind, JobStatus, LogView, PartitionStatus, shown_path
 
 AGE_SECONDS_MAX = 5.0
 """How long to wait for the oldest unread records of all partitions together."""
