@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from penstock.cli.tables import Json, cell, table
+from penstock.cli.tables import Json, cell, parsed, table
 from penstock.errors import UserError
+from penstock.job.conditions import read_condition
 from penstock.job.faults import InvalidValueError, printable
 from penstock.job.kafka_types import utf8
 from penstock.job.spec import KafkaLogSpec
@@ -26,6 +27,7 @@ from penstock.job.values import secret_settings
 from penstock.peek import sample as peek_sample
 from penstock.peek.candidates import event_times, keys, types
 from penstock.peek.fields import FieldProfile
+from penstock.peek.matching import matches
 from penstock.peek.profile import Profile, percent, shown
 from penstock.peek.sample import Record, TopicReader
 
@@ -50,6 +52,9 @@ def peek(
         typer.Option("-o", metavar="START", help="earliest, latest, an offset, a time, or how long ago (2h)."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print records as they arrive.")] = False,
+    condition: Annotated[
+        str | None, typer.Option("--filter", metavar="CONDITION", help="Only records such as status >= 500.")
+    ] = None,
     bootstrap: Bootstrap = "",
     client: Client = None,
     json: Json = False,
@@ -60,11 +65,18 @@ def peek(
     group and writes nothing.
     """
     chosen = None if start is None else peek_sample.parse_start(start)
+    wanted = None if condition is None else parsed("--filter", condition, read_condition)
+
+    def is_wanted(record: Record) -> bool:
+        return wanted is None or matches(wanted, topic, record)
+
     with TopicReader(kafka_spec(topic, bootstrap, client)) as reader:
         if follow:
-            print_records(islice(reader.follow("latest" if chosen is None else chosen), count), json)
+            print_records(islice(filter(is_wanted, reader.follow("latest" if chosen is None else chosen)), count), json)
             return
         profile = sampled(reader, chosen, count or SAMPLE_RECORDS)
+    if wanted is not None:
+        profile = profile.subset(filter(is_wanted, profile.sample.records))
     if json:
         typer.echo(json_text.dumps(_profile_as_json(profile), default=str))
     else:

@@ -55,6 +55,16 @@ def test_small_topic_is_read_as_a_whole(bootstrap: str, topic: Topics, produce: 
     assert profile["timestamps_ms"] == [AT_MS, AT_MS]
 
 
+def test_a_filter_leaves_records_for_which_it_is_true(bootstrap: str, topic: Topics, produce: Produce) -> None:
+    name = topic()
+    produce(name, [f'{{"status": {status}}}' for status in (200, 500, 404, 503)])
+    assert offsets(bootstrap, name, "-o", "earliest", "-n", "2", "--filter", "status >= 500") == [1, 3]
+    [profile] = peeked(bootstrap, name, "--filter", "status >= 500")
+    assert (profile["sampled"], profile["offsets"]) == (2, 4)
+    refused = CliRunner().invoke(app, ["peek", name, "--filter", "status >", "--bootstrap", bootstrap])
+    assert "--filter" in str(refused.exception)
+
+
 def test_start_is_earliest_latest_an_offset_or_a_time(bootstrap: str, topic: Topics, produce: Produce) -> None:
     name = topic()
     for number in range(10):
