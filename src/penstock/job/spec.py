@@ -250,14 +250,14 @@ class Policies:
     recreated: Literal["fail", "restart"] = "fail"
     tombstone: TombstonePolicy = "filter"
     new_column: NewColumnPolicy = "add"
-    new_column_share: Share = 0.001
-    """With `add`: in how many of a batch's records a field must be to become a column; the others are quarantined."""
-    rare_fields: frozenset[tuple[str, ...]] = frozenset()
-    """The paths of fields that are in fewer records of the batch that is written."""
     bad_share: Share = 0.1
     """The share of a batch that may go to quarantine; with more the job stops before the commit. 1: never."""
     small_files: Literal["compact", "keep"] = "compact"
     """Whether the job merges them itself, or only `penstock compact` does."""
+    new_column_share: Share = 0.001
+    """With `add`: in how many of a batch's records a field must be to become a column; the others are quarantined."""
+    rare_fields: frozenset[tuple[str, ...]] = frozenset()
+    """The paths of fields that are in fewer records of the batch that is written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,16 +40,19 @@ _HINT = "sql gives at most one row per record: expressions in select, a conditio
 
 @dataclass(frozen=True, slots=True)
 class SelectItem:
-    """One entry of `select`: the name of its column, and the path if it is a plain column."""
+    """One entry of `select`: the name of its column, the path if it is plain, and the columns that it reads."""
 
     name: str
     path: tuple[str, ...] | None
+    columns: tuple[str, ...] = ()
 
 
-def check_where(text: str) -> None:
-    """Refuse what is not a condition over one row."""
-    if isinstance(_parse(text), exp.Alias):
+def read_where(text: str) -> tuple[str, ...]:
+    """Refuse what is not a condition over one row; the columns that it reads."""
+    expression = _parse(text)
+    if isinstance(expression, exp.Alias):
         raise InvalidValueError("where is a condition and has no name", "remove the `as`")
+    return _columns(expression)
 
 
 def read_select(text: str) -> SelectItem:
@@ -63,7 +66,14 @@ def read_select(text: str) -> SelectItem:
     elif inner is expression:
         raise InvalidValueError("the column has no name", "end it with `as name`")
     name = expression.output_name
-    return SelectItem(Secret(name) if isinstance(text, Secret) else name, path)
+    return SelectItem(Secret(name) if isinstance(text, Secret) else name, path, _columns(expression))
+
+
+def _columns(expression: exp.Expr) -> tuple[str, ...]:
+    """The columns that an expression reads; none if it has names of its own."""
+    if expression.find(exp.Lambda):
+        return ()
+    return tuple(dict.fromkeys(column.parts[0].name for column in expression.find_all(exp.Column)))
 
 
 def _parse(text: str) -> exp.Expr:

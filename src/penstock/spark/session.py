@@ -84,6 +84,8 @@ def open_spark(
     try:
         session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
+        # PySpark logs what it also raises, with the stack of the JVM.
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     except SPARK_ERRORS as error:
         raise _opening_error(error, master) from error
     return session
