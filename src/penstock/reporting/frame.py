@@ -93,7 +93,7 @@ def alerts(
     for partition in partitions:
         yield from _partition_alerts(partition)
     if quarantine_rows:
-        yield Alert(AlertKind.QUARANTINE, f"{quarantine_rows} records are in quarantine")
+        yield Alert(AlertKind.QUARANTINE, f"records in quarantine: {quarantine_rows}")
 
 
 def _identity_alerts(fingerprints: Mapping[str, int], topic_ids: Mapping[str, str]) -> Iterator[Alert]:

@@ -71,7 +71,7 @@ def test_a_gap_is_measured_from_the_lowest_needed_offset(status: JobStatus) -> N
 
 def test_without_verbose_a_partition_is_one_line_of_80_columns(status: JobStatus) -> None:
     printed = io.StringIO()
-    Console(file=printed, width=80).print(page([status], verbose=False))
+    Console(file=printed, width=80).print(page([status], verbose=False, width=80))
     assert ["partition", "position", "lag", "age", "written", "quarantined"] in [
         line.split() for line in printed.getvalue().splitlines()
     ]
