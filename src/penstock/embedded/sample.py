@@ -105,6 +105,8 @@ def _produce(
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
+            # Records that were not sent are an error; a coordinator that is just starting is not worth a line.
+            "log_level": "2",
             "enable.idempotence": "true",
             "linger.ms": "50",
             "batch.size": "1000000",
