@@ -233,7 +233,9 @@ def test_a_dry_run_creates_nothing_and_imports_no_spark(
         assert all(output["rows"] and output["partitions"] for output in report["outputs"])
         assert not group_offsets(load_job(job))
     assert files_below(tmp_path) == files
-    assert topics_of(bootstrap) == topics
+    # Other tests create topics at the same time; those of a job have its name.
+    created = topics_of(bootstrap) - topics
+    assert not [name for name in created if any(load_job(job).name in name for job in jobs)]
 
 
 @pytest.mark.parametrize("job", [DELTA, KEYED, EXPORT], indirect=True, ids=["delta", "keyed", "export"])

@@ -74,7 +74,7 @@ def screens(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[tuple[
     columns: int = request.param
     existing = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=60).topics
     if TOPIC not in existing:
-        Topics(cluster.bootstrap)(2, name=TOPIC)
+        Topics(cluster.bootstrap)(2, name=TOPIC, config={"retention.ms": "-1"})
         for partition in (0, 1):
             records = RECORDS[2 * partition : 2 * partition + 2]
             Produce(cluster.bootstrap)(TOPIC, records, partition=partition, timestamp_ms=AT_MS)
