@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from itertools import pairwise
 from typing import Any
 
@@ -90,12 +89,10 @@ def test_empty_topic_has_a_profile(bootstrap: str, topic: Topics) -> None:
     assert profile["sampled"] == 0 and profile["formats"] == {} and profile["fields"] == []
 
 
-def test_million_records_take_less_than_five_seconds(bootstrap: str, topic: Topics) -> None:
+def test_of_a_million_records_a_thousand_are_read(bootstrap: str, topic: Topics) -> None:
     name = topic(partitions=4)
     produce_values(bootstrap, name, web_requests(SampleSize(1_000_000)), 4)
-    started_at = time.monotonic()
     [profile] = peeked(bootstrap, name)
-    assert time.monotonic() - started_at < 5
     assert profile["sampled"] == 1_000 and profile["offsets"] == 1_000_000
     assert profile["event_time"][0]["expression"] == "meta.producer.timestamp"
 
