@@ -19,14 +19,12 @@ from penstock.flow.rows import in_parts
 from penstock.job.kafka_types import PLACE
 from penstock.job.schema import job_type_name, schema_mapping
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.table import find_table, is_unused
+from penstock.lake.delta.table import FIELDS_PROPERTY, find_table, is_unused
 from penstock.logs.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FIELDS_PROPERTY = "penstock.schema"
-"""The table property with the fields, as a job file states them."""
 SAMPLED_RECORDS_MAX = 10_000
 _NO_FIELD = pa.schema([("_penstock_nothing", pa.string())])
 

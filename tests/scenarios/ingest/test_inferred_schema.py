@@ -14,13 +14,15 @@ from penstock.engine.dry_run import dry_run
 from penstock.engine.loop import Loop, Retries
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
-from penstock.errors import NoFieldsYetError, UserError
+from penstock.errors import NoFieldsYetError, TransientError, UserError
 from penstock.job.faults import JobFileError
 from penstock.job.spec import JobSpec
-from penstock.tables.registry import check_jobs, load_job
+from penstock.tables.inference import with_seen_fields
+from penstock.tables.registry import check_jobs, kind_of, load_job
 from penstock.watch.status import status
 from penstock.watch.verify import verify
 from tests.support.kafka import Produce, Topics
+from tests.support.memory_log import MemoryLog
 from tests.support.pipes import Recorder
 
 DELTA = "{delta: {path: ./table}}"
@@ -132,6 +134,22 @@ def test_without_records_the_job_waits_and_creates_nothing(
     assert output.rows["id"].to_pylist()[-1] == 1
     run_once(path, spark)
     assert rows(load_job(path), "id", "kafka_offset") == [(1, 3), (None, 2)]
+
+
+def test_of_two_processes_that_infer_at_once_the_second_takes_the_schema_of_the_first(
+    tmp_path: Path, topic: Topics, produce: Produce, spark: SparkSession, log: MemoryLog
+) -> None:
+    name = topic()
+    produce(name, ['{"id": 1}'])
+    path = write_job(tmp_path, name, DELTA)
+    early = with_seen_fields(load_job(path), log.view(load_job(path).log), Environment())
+    produce(name, ['{"id": 2, "size": 3}'])
+    with closing(open_rounds(load_job(path), spark)):
+        pass
+    with pytest.raises(TransientError, match="another process has inferred"):
+        kind_of(early).open_writer(early, spark, log.view(early.log), Environment())
+    run_once(path, spark)
+    assert rows(load_job(path), "id", "size") == [(1, None), (2, 3)]
 
 
 def test_with_start_latest_the_older_records_show_the_fields(
