@@ -257,7 +257,11 @@ class Policies:
     new_column_share: Share = 0.001
     """With `add`: in how many of a batch's records a field must be to become a column; the others are quarantined."""
     rare_fields: frozenset[tuple[str, ...]] = frozenset()
-    """The paths of fields that are in fewer records of the batch that is written."""
+    """Those in fewer records of the batch that is written: type, which is empty outside of exports, and path."""
+
+    def rare_of(self, name: str) -> frozenset[tuple[str, ...]]:
+        """The paths of the rare fields of a type."""
+        return frozenset(path[1:] for path in self.rare_fields if path[0] == name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,10 @@ class BatchJob(Generic[F]):
             reason = f"in less than {on.new_column_share:g} of the records of a batch: these records are quarantined"
             # A rare object is listed by what is in it; so is a known one that has new members.
             around = {path[:depth] for path in rare for depth in range(len(path))}
-            self._listener.event(FieldsLeftOut(fields=sorted(map(".".join, rare - around)), reason=reason))
+            for name in types:
+                fields = sorted(".".join(path) for of_type, *path in rare - around if of_type == name)
+                if fields:
+                    self._listener.event(FieldsLeftOut(fields=fields, reason=reason, type=name or None))
             on = replace(on, rare_fields=on.rare_fields | rare)
             gathered = self._run(batch, replace(flow, on=on), records)
         return gathered

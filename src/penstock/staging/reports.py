@@ -46,11 +46,11 @@ class Gathered:
         return merged(from_json(named[name].new_fields) for named in self.shares.values() if name in named)
 
     def rare_fields(self, types: Iterable[str], share_min: float) -> frozenset[tuple[str, ...]]:
-        """The new fields of types in fewer of their records than this share."""
+        """The type and the path of new fields that are in fewer records of a type than this share."""
         rare: set[tuple[str, ...]] = set()
         for name in types:
             records = sum(named[name].counts.read for named in self.shares.values() if name in named)
-            rare |= {*rare_paths(self.new_fields(name), share_min * records)}
+            rare |= {*rare_paths(self.new_fields(name), share_min * records, (name,))}
         return frozenset(rare)
 
 

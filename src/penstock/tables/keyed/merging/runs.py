@@ -19,6 +19,7 @@ from penstock.flow.decode.decoder import Decoder, decoder_for
 from penstock.flow.rows import DecodedRows
 from penstock.flow.task import Flow
 from penstock.flow.write.manifest import PartitionKey, RowWriter, StagedFile
+from penstock.flow.write.report import UNROUTED
 from penstock.job.expressions import fields as fields_of
 from penstock.job.spec import JobSpec, TombstonePolicy
 from penstock.logs.log import Partition
@@ -59,7 +60,7 @@ class KeyedFlow(Flow):
     """Whether a record without a value gives the key of its row."""
 
     def decoder(self) -> Decoder:
-        return decoder_for(self.decode, self.decoded, self.on, reserved=RESERVED)
+        return decoder_for(self.decode, self.decoded, self.on, reserved=RESERVED, rare=self.on.rare_of(UNROUTED))
 
     def row_faults(self, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> dict[int, str]:
         faults = key_faults(self.layout, rows)
