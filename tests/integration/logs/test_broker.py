@@ -78,9 +78,9 @@ def test_a_transaction_leaves_a_marker_behind_its_records(topic: Topics, produce
 
 def test_a_group_of_the_newer_protocol_gets_its_partitions(topic: Topics, bootstrap: str) -> None:
     """It is a feature that the format of Kafka's storage switches on."""
-    group = {"group.id": "test-newer", "group.protocol": "consumer"}
-    consumer = Consumer({"bootstrap.servers": bootstrap, **group})
-    consumer.subscribe([topic(partitions=3)])
+    name = topic(partitions=3)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": name, "group.protocol": "consumer"})
+    consumer.subscribe([name])
 
     def has_all() -> bool:
         consumer.poll(0.1)
