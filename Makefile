@@ -26,7 +26,14 @@ BIN := $(VENV)/bin
 ARCHIVES := $(VENV)/spark.jsa $(VENV)/broker.jsa
 LOCKED := $(shell cat requirements.lock pyproject.toml | cksum | tr ' ' '-')
 PACKAGES := $(VENV)/.packages-$(LOCKED)
+DEV_PACKAGES := $(VENV)/.dev-$(shell cat requirements-dev.lock pyproject.toml | cksum | tr ' ' '-')
 STAMP := $(VENV)/.set-up-$(LOCKED)
+
+# Packages are hundreds of MB: on a terminal uv shows how far it is.
+UV_INSTALL = $(BIN)/uv pip install $(shell [ -t 2 ] || echo --quiet) --python $(BIN)/python
+
+COMPILE = $(BIN)/uv pip compile $(UPGRADE) --universal --python-version 3.11 --generate-hashes --no-header --quiet \
+	pyproject.toml
 
 # $(call retry,COMMAND): package registries fail now and then; finished downloads are kept.
 define retry
@@ -45,84 +52,91 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## virtual environment from the lock, Java check, jars; does nothing the second time
+setup: $(STAMP) ## what running needs, into .venv and .penstock; does nothing the second time
 
-test: $(PACKAGES) ## all checks and all tests
+test: $(DEV_PACKAGES) ## all checks and all tests
 	@# What needs no jars runs while they are fetched.
 	@$(MAKE) --no-print-directory --jobs 3 setup $(ARCHIVES) lint compiled types
 	@$(MAKE) --no-print-directory tests
 
 check: lint types ## format, lint, import contracts, types; rewrites nothing
 
-lint: $(PACKAGES)
+lint: $(DEV_PACKAGES)
 	$(BIN)/ruff format --check src tests benchmarks docs
 	$(BIN)/ruff check src tests benchmarks docs
 	$(BIN)/lint-imports
 
-types: $(PACKAGES)
+types: $(DEV_PACKAGES)
 	$(BIN)/mypy
 
 # Pytest compiles tests in its own way: once here, and not in each of the processes that run them.
-compiled: $(PACKAGES)
+compiled: $(DEV_PACKAGES)
 	@$(BIN)/pytest --collect-only -qq >/dev/null || true
 
-tests: setup
+tests: setup $(DEV_PACKAGES)
 	@rm -f .pytest_cache/v/cache/lastfailed
 	$(IN_MEMORY) $(BIN)/pytest $(TESTS_AT_ONCE); $(BIN)/python -m tests.run_again $$?
 
 demo: setup ## a broker, a topic, a killed process, and the proof that every record is there once
 	$(BIN)/penstock demo
 
-bench: setup ## side by side with Spark Structured Streaming (RECORDS=1000000)
+bench: setup $(DEV_PACKAGES) ## side by side with Spark Structured Streaming (RECORDS=1000000)
 	$(BIN)/python -m benchmarks ingest --records $(RECORDS) --json
 	$(BIN)/python -m benchmarks startup --commits 10000 --json
 	$(BIN)/python -m benchmarks fanout --records $(RECORDS) --json
 	$(BIN)/python -m benchmarks rollup --records $(RECORDS) --json
 
-hdfs: setup ## the contracts of storage and of export commits, on a real HDFS (92 MB of jars, once)
+hdfs: setup $(DEV_PACKAGES) ## the contracts of storage and of export commits, on a real HDFS (92 MB of jars, once)
 	$(BIN)/python -m penstock.spark.jars hdfs
 	$(BIN)/pytest -m hdfs tests/contract tests/integration/export/test_export_hdfs.py
 
-soak: setup ## 2 million events, a random walk of kills and losses (PENSTOCK_SEED=11), random tests 20 times as often (TRIES=20)
+soak: setup $(DEV_PACKAGES) ## 2 million events, a random walk of kills and losses (PENSTOCK_SEED=11), random tests 20 times as often (TRIES=20)
 	$(BIN)/pytest tests/soak -q --timeout 3000 --ignore tests/soak/test_claims_chaos.py
 	PENSTOCK_TRIES=$(TRIES) $(BIN)/pytest $(TESTS_AT_ONCE) -q --timeout 3000 tests/fault/test_wal_kill.py tests/scenarios tests/unit
 
-simulate: setup ## claims under 2,000 hostile schedules in virtual time (SEEDS=2000)
+simulate: setup $(DEV_PACKAGES) ## claims under 2,000 hostile schedules in virtual time (SEEDS=2000)
 	PENSTOCK_SEEDS=$(SEEDS) $(BIN)/pytest -n auto tests/unit/claims/simulation -q --timeout 3000
 
-chaos: setup ## claims on a real broker: kills, pauses, joins and broker restarts (CHAOS_SECONDS=600)
+chaos: setup $(DEV_PACKAGES) ## claims on a real broker: kills, pauses, joins and broker restarts (CHAOS_SECONDS=600)
 	PENSTOCK_CHAOS_SECONDS=$(CHAOS_SECONDS) $(BIN)/pytest tests/soak/test_claims_chaos.py -q -s --timeout 3000
 
-docs: $(PACKAGES) ## write the pages that are generated: docs/job-file.md and docs/metrics.md
+docs: $(DEV_PACKAGES) ## write the pages that are generated: docs/job-file.md and docs/metrics.md
 	$(BIN)/python -m docs.job_file.generate
 	$(BIN)/python -c "from penstock.watch.metrics import page; print(page(), end='')" > docs/metrics.md
 
-fmt: $(PACKAGES) ## rewrite the format and what lint can fix
+fmt: $(DEV_PACKAGES) ## rewrite the format and what lint can fix
 	$(BIN)/ruff format src tests benchmarks docs
 	$(BIN)/ruff check --fix src tests benchmarks docs
 
-lock: $(PACKAGES) ## regenerate requirements.lock from pyproject.toml (UPGRADE=--upgrade for newer versions)
-	$(BIN)/uv pip compile $(UPGRADE) --universal --python-version 3.11 --generate-hashes --no-header \
-		--group dev --quiet -o requirements.lock pyproject.toml
+lock: $(PACKAGES) ## regenerate the locks from pyproject.toml (UPGRADE=--upgrade for newer versions)
+	$(COMPILE) --group build --group dev -o requirements-dev.lock
+	$(COMPILE) --group build --constraint requirements-dev.lock -o requirements.lock
 
-clean: ## remove the virtual environment and caches; jars and broker data in the user's cache stay
+clean: ## remove the virtual environment and caches; .penstock with jars and the data of the broker stays
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis \
 		artifacts spark-warehouse metastore_db derby.log dist build
 
-$(VENV)/spark.jsa: $(PACKAGES)
-$(VENV)/broker.jsa: $(STAMP)
+$(VENV)/spark.jsa: $(DEV_PACKAGES)
+$(VENV)/broker.jsa: $(STAMP) $(DEV_PACKAGES)
 $(ARCHIVES):
 	$(BIN)/python -m tests.support.class_archive $@
 
 $(PACKAGES): | require-python require-java
+	@echo "setup: Python packages into $(VENV); PySpark alone has 400 MB"
 	@[ -x $(BIN)/python ] && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(call retry,$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION))
-	$(call retry,$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock)
-	$(call retry,$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps --editable .)
+	$(call retry,$(UV_INSTALL) --require-hashes -r requirements.lock)
+	$(call retry,$(UV_INSTALL) --no-build-isolation --no-deps --editable .)
 	@rm -f $(VENV)/.packages-* && touch $@
 
+$(DEV_PACKAGES): $(PACKAGES)
+	@echo "setup: packages of tests and checks into $(VENV)"
+	$(call retry,$(UV_INSTALL) --require-hashes -r requirements-dev.lock)
+	@rm -f $(VENV)/.dev-* && touch $@
+
 $(STAMP): $(PACKAGES)
-	$(BIN)/python -m penstock.spark.jars
+	@echo "setup: jars of Delta and Kafka into $${PENSTOCK_HOME:-.penstock}, 100 MB"
+	@$(BIN)/python -m penstock.spark.jars
 	@rm -f $(VENV)/.set-up-* && touch $@
 	@echo "setup: done, try $(BIN)/penstock --help"
 

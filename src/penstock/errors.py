@@ -2,7 +2,8 @@
 
 PenstockError
 ├── UserError             fix the job, the topic or the permissions       exit 2
-│   └── JobFileError      all faults of a job file together
+│   ├── JobFileError      all faults of a job file together
+│   └── NoFieldsYetError  wait for records, if the job runs
 ├── TransientError        retry, with a bound                             exit 75
 │   └── UnreachableError  end, if the process has done no work yet        exit 75
 ├── FencedError           another process owns the partition: stop        exit 4
@@ -49,6 +50,10 @@ class UserError(PenstockError):
     """Something that a person must change: retrying does not help."""
 
     exit_code = 2
+
+
+class NoFieldsYetError(UserError):
+    """`schema: infer` has no record yet that shows a field."""
 
 
 class TransientError(PenstockError):

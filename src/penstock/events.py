@@ -98,6 +98,12 @@ class PositionCorrected(Event, level=Level.WARNING):
     shown: int
 
 
+class LagMeasured(Event):
+    """At the start of each round; for displays, not logged."""
+
+    lag: int
+
+
 class BatchPlanned(Event):
     batch: str
     offsets: int
@@ -113,6 +119,13 @@ class RecordIsolated(Event, level=Level.WARNING):
 class ColumnsAdded(Event):
     columns: Sequence[str]
     type: str | None = None
+
+
+class SchemaInferred(Event):
+    """Of a job with `schema: infer`, before its table is created."""
+
+    records: int
+    fields: Mapping[str, str]
 
 
 class FieldsLeftOut(Event, level=Level.WARNING):

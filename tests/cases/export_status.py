@@ -18,7 +18,7 @@ from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition, Slice
 from penstock.logs.registry import open_log
-from penstock.status.model import JobStatus, PartitionStatus
+from penstock.reporting.model import JobStatus, PartitionStatus
 from penstock.tables.registry import load_job
 from penstock.watch.status import status
 from tests.support.export_root import ExportRoot

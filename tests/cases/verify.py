@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.job.spec import JobSpec
-from penstock.verify import Check, Verdict, VerifyReport, Violation, ViolationKind
+from penstock.watch.verify import Check, Verdict, VerifyReport, Violation, ViolationKind
 from tests.support.kafka import Produce, Topics
 from tests.support.small_table import Load, SmallTable, partitions_of, small_job, started
 

@@ -16,7 +16,7 @@ from penstock.events import BatchCommitted, BatchPlanned, CompactionFailed, Even
 from penstock.lake.compaction import CompactionLimits
 from penstock.tables.kind import SchemaChanged
 from penstock.tables.registry import kind_of
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.contract.kinds import KINDS_TRIED, Subject, delta, replaced_policy
 
 BATCHES = 24

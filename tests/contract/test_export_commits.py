@@ -25,7 +25,7 @@ from penstock.tables.export.rebuild import rebuild
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import kind_of
-from penstock.verify import Verdict, verify
+from penstock.watch.verify import Verdict, verify
 from tests.support.export_world import ONE, ZERO, ExportWorld, Process, places, refused
 from tests.support.lake import BUCKET, s3_server
 from tests.support.pipes import CrashError

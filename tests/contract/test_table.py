@@ -19,12 +19,12 @@ from penstock.failpoints import BATCH_STEPS, START_STEPS
 from penstock.lake.proposal import FencePart, Proposal, StartPart
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.plan import GapError
+from penstock.reporting.model import JobStatus
 from penstock.spark.session import LateSession
-from penstock.status.model import JobStatus
 from penstock.tables.kind import CompactRequest, SchemaChanged, VacuumRequest
 from penstock.tables.registry import KINDS, kind_of
-from penstock.verify import verify
 from penstock.watch.status import status
+from penstock.watch.verify import verify
 from tests.contract.kinds import DELTA, KEYED, KINDS_TRIED, ONE, ROLLUP, ZERO, Subject, loaded, point, record
 from tests.contract.toy import ToyKind
 

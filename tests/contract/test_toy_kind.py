@@ -14,8 +14,8 @@ from penstock.environment import Environment
 from penstock.failpoints import BATCH_STEPS, ENVIRONMENT_NAME
 from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import KINDS, kind_of
-from penstock.verify import verify
 from penstock.watch.status import status
+from penstock.watch.verify import verify
 from tests.contract.kinds import Subject
 from tests.contract.toy import ToyKind, ToyTable
 from tests.contract.toy_process import filled

@@ -31,8 +31,8 @@ from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, Proof
 from penstock.proof.subject import Depth
 from penstock.quarantine.replay import Target
-from penstock.status.metrics import Meter, Metric
-from penstock.status.model import DayAnswer, JobStatus, PartitionStatus, Section
+from penstock.reporting.metrics import Meter, Metric
+from penstock.reporting.model import DayAnswer, JobStatus, PartitionStatus, Section
 from penstock.tables.kind import (
     Chore,
     CompactRequest,

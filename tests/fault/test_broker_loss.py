@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.embedded.broker import Cluster
 from penstock.tables.registry import load_job
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.support.jobs import assert_every_record_once, holds, numbered, numbered_job
 from tests.support.kafka import Produce, Topics
 from tests.support.processes import command_json, penstock

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import FencedError
 from penstock.failpoints import BATCH_STEPS, ENVIRONMENT_NAME
 from penstock.tables.registry import load_job
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.support.export_process import export_world
 from tests.support.exports import event, export_job, places_in, type_of
 from tests.support.forked import Forked, has_stopped

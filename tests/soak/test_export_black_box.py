@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.tables.registry import load_job
-from penstock.verify import Verdict, verify
+from penstock.watch.verify import Verdict, verify
 from tests.soak.box_walk import Maintain, walk
 from tests.soak.box_world import World
 

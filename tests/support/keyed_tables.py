@@ -20,7 +20,7 @@ from penstock.logs.log import Partition
 from penstock.proof.findings import VerifyReport
 from penstock.proof.subject import Sample
 from penstock.tables.registry import load_job
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.scenarios.local_spark import local_session
 from tests.support.memory_log import MemoryLog, MemoryRecord
 

@@ -26,8 +26,8 @@ from penstock.lake.state import Totals
 from penstock.logs.registry import OpenLog
 from penstock.logs.registry import open_log as open_log_of
 from penstock.tables.registry import load_job
-from penstock.verify import verify
 from penstock.watch.status import JobStatus, status
+from penstock.watch.verify import verify
 from tests.support.quarantine_url import quarantine_of
 
 JOB = """\

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import io
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -16,11 +17,13 @@ import pyarrow as pa
 import pyarrow.json as pj
 import pytest
 from deltalake import DeltaTable
-from obstore.store import LocalStore
+from obstore.exceptions import UnknownConfigurationKeyError
+from obstore.store import LocalStore, from_url
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock.errors import UserError
 from penstock.flow.decode.json import rows, screen
+from penstock.job.storage_options import CLIENT_OPTIONS, OPTIONS, RETRY_OPTIONS
 from penstock.lake.delta.library import library_errors
 from penstock.logs.kafka.native import messages
 from penstock.storage.failures import translate_errors
@@ -100,3 +103,19 @@ def test_uvicorn_has_the_parts_of_a_connection_that_the_wal_server_extends() -> 
     """It subclasses a protocol of uvicorn that is not documented, to bound heads and idle connections."""
     needed = {"connection_made", "data_received", "on_response_complete", "connection_lost"}
     assert needed <= vars(HttpToolsProtocol).keys(), "logs/wal/server.py has to follow uvicorn"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://bucket/table", "s3a://bucket/table", "gs://bucket/table", "abfss://box@account.dfs.core.windows.net/t"],
+)
+def test_obstore_knows_every_storage_option(url: str) -> None:
+    vendor, names = OPTIONS[url.partition(":")[0]]
+    for name in sorted(names - CLIENT_OPTIONS - RETRY_OPTIONS):
+        for spelling in (name,) if vendor == "azure_" else (name, vendor + name):
+            # Other errors are about the value.
+            with suppress(obstore.exceptions.BaseError):
+                try:
+                    from_url(url, config={spelling: "x"})  # type: ignore[call-overload]
+                except UnknownConfigurationKeyError as error:
+                    raise AssertionError(f"job/storage_options.py: obstore has no {spelling} for {url}") from error

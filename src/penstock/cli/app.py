@@ -19,6 +19,8 @@ from penstock.errors import PenstockError
 EXIT_INTERRUPTED = 130
 VERBS = {
     "demo": ("demo", "Kill a job in mid-batch and prove that every record is there once."),
+    "peek": ("peek", "Show what is in a topic: formats, fields, rates, candidates for event time and key."),
+    "init": ("init", "Write a job file for a topic."),
     "check": ("check", "Report all faults of job files."),
     "run": ("run", "Run jobs: write every record of their topics to their tables once."),
     "load": ("maintenance", "Load Parquet files into a keyed table."),
@@ -62,7 +64,6 @@ app = typer.Typer(
     name="penstock",
     cls=Verbs,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.tables import parsed
+from penstock.cli.tables import Json, parsed
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.job.values import size
@@ -22,7 +22,6 @@ from penstock.tables.kind import CompactRequest, Loading, SaveMode, VacuumReques
 from penstock.tables.registry import failpoint, kind_of, load_job
 
 Job = Annotated[Path, typer.Argument(help="Job file.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 EXIT_NOT_RESTORED = 1
 
 

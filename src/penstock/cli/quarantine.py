@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json as json_text
 import re
 import sys
@@ -12,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.maintenance import Job, Json, environment
+from penstock.cli.maintenance import Job, environment
+from penstock.cli.tables import Json, as_json, instant_text
 from penstock.engine.replay import ReplayReport, replay
 from penstock.errors import UserError
 from penstock.job.kafka_types import utf8
@@ -47,7 +47,7 @@ def list_(
     table = _table_of(spec)
     listing = Listing() if table is None else list_rows(table, limit)
     if json:
-        typer.echo(json_text.dumps({"job": spec.name, **asdict(listing)}, default=_json_value))
+        typer.echo(json_text.dumps({"job": spec.name, **asdict(listing)}, default=as_json))
     elif not listing.rows:
         typer.echo(_nothing(spec))
     else:
@@ -73,7 +73,7 @@ def show(
     if not rows:
         raise UserError(f"{place} is not in quarantine", hint="`penstock quarantine list` shows what is")
     if json:
-        typer.echo(json_text.dumps(rows, default=_json_value))
+        typer.echo(json_text.dumps(rows, default=as_json))
     else:
         typer.echo("\n\n".join("\n".join(f"{name}: {_shown(row[name])}" for name in row) for row in rows))
 
@@ -148,7 +148,7 @@ def _print_listing(listing: Listing) -> None:
         place = f"{entry.topic}/{entry.partition}/{entry.offset}"
         cut = f"{entry.error[:_ERROR_CHARACTERS_MAX]}..."
         error = entry.error if len(entry.error) <= _ERROR_CHARACTERS_MAX else cut
-        typer.echo(f"{place}  {_text_of(entry.quarantined_at)}  {size}  {error}")
+        typer.echo(f"{place}  {instant_text(entry.quarantined_at)}  {size}  {error}")
     typer.echo(f"\n{listing.rows} in quarantine, {len(listing.newest)} shown. By kind of error:")
     for kind, count in listing.kinds.items():
         typer.echo(f"{count:>8}  {kind}")
@@ -173,20 +173,8 @@ def _shown(content: object) -> str:
             text = utf8(content)
             return f"({len(content)} B, hex) {content.hex()}" if text is None else f"({len(content)} B) {text}"
         case datetime():
-            return _text_of(content)
+            return instant_text(content)
         case list():
             return ", ".join(f"{header['key']} = {_shown(header['value'])}" for header in content) or "none"
         case _:
             return str(content)
-
-
-def _json_value(content: bytes | datetime) -> object:
-    """Bytes as `{"text": ...}`, or as `{"base64": ...}` where they are not UTF-8."""
-    if isinstance(content, datetime):
-        return _text_of(content)
-    text = utf8(content)
-    return {"text": text} if text is not None else {"base64": base64.b64encode(content).decode()}
-
-
-def _text_of(instant: datetime) -> str:
-    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")

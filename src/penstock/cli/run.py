@@ -9,27 +9,51 @@ from typing import Annotated
 
 import typer
 
-from penstock.engine.process import RunOptions, run_jobs
+from penstock.errors import UserError
 from penstock.events import Listener
 from penstock.job.spec import JobSpec
 from penstock.tables.registry import failpoint, kind_of, load_jobs
 from penstock.watch.listeners import AlertChanges, Listeners, LogLines
+from penstock.watch.live import LiveDisplay
 from penstock.watch.metrics import Metrics
 
 PORT_MAX = 65_535
+DRY_RECORDS = 1_000
+DRY_RECORDS_MAX = 100_000
+"""They are held in memory."""
 
 
 def run(
     jobs: Annotated[list[Path], typer.Argument(help="Job files.")],
     once: Annotated[bool, typer.Option("--once", help="Read up to the current end of the log, then exit.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print events as JSON also on a terminal.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print events, or the dry run, as JSON.")] = False,
     metrics: Annotated[
         int,
         typer.Option(metavar="PORT", min=0, max=PORT_MAX, help="Serve Prometheus metrics on 127.0.0.1:PORT; 0: off."),
     ] = 0,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Show what the next batch would write; no Spark.")] = False,
+    records: Annotated[
+        int | None,
+        typer.Option("-n", min=1, max=DRY_RECORDS_MAX, help=f"With --dry-run: read so many records, {DRY_RECORDS}."),
+    ] = None,
 ) -> None:
-    """Run jobs: write every record of their topics to their tables once."""
+    """Run jobs: write every record of their topics to their tables once.
+
+    With --dry-run nothing is written or created, and the exit code is 2 if a run would stop at these records.
+    """
     specs = load_jobs(jobs)
+    if dry:
+        if once or metrics:
+            raise UserError("--dry-run reads one batch and ends", hint="leave out --once and --metrics")
+        from penstock.cli.dry_run import show_dry_runs  # noqa: PLC0415 - the run itself needs Spark
+
+        show_dry_runs(specs, records or DRY_RECORDS, json)
+        return
+    if records is not None:
+        raise UserError("-n needs --dry-run", hint="add --dry-run")
+
+    from penstock.engine.process import RunOptions, run_jobs  # noqa: PLC0415 - imports pyspark
+
     options = RunOptions(once=once, failpoint=failpoint())
     as_text = sys.stdout.isatty() and not json
     with ExitStack() as stack:
@@ -37,8 +61,10 @@ def run(
         if gauges is not None:
             stack.enter_context(gauges.served(metrics))
 
+        display = stack.enter_context(LiveDisplay()) if as_text else None
+
         def listener_for(job: JobSpec) -> Listener:
-            lines = AlertChanges(LogLines(job.name, text=as_text))
+            lines = AlertChanges(LogLines(job.name) if display is None else display.listener(job.name))
             # First the counters: a batch is counted before it is reported.
             return lines if gauges is None else Listeners(gauges.listener(job.name, kind_of(job)), lines)
 

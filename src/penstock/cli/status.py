@@ -19,11 +19,13 @@ from rich.text import Text
 from penstock.cli.tables import cell, duration, table
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
-from penstock.status.model import UNKNOWN, JobStatus, PartitionStatus
+from penstock.reporting.model import UNKNOWN, JobStatus, PartitionStatus
 from penstock.tables.registry import kind_of, load_job
 from penstock.watch.status import status as status_of
 
 GAPS_SHOWN = 5
+GUTTER = 2
+"""Blanks between columns."""
 EXIT_NOT_COMPLETE = 1
 EXIT_ALERT = 1
 WATCH_SECONDS = 2.0
@@ -68,7 +70,8 @@ def status(
     if json:
         typer.echo(json_text.dumps([item.as_json() for item in statuses]))
     else:
-        status_console().print(page(statuses, verbose))
+        console = status_console()
+        console.print(page(statuses, verbose, console.width))
     worst = max((item.exit_code for item in statuses), default=0)
     if worst:
         raise typer.Exit(worst)
@@ -102,25 +105,26 @@ def _print_day(jobs: Sequence[JobSpec], day: str, types: Sequence[str], json: bo
 
 
 def _watch(jobs: Sequence[JobSpec], verbose: bool) -> NoReturn:
-    with Live(console=status_console(), screen=True, auto_refresh=False) as live:
+    console = status_console()
+    with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(page([status_of(job) for job in jobs], verbose), refresh=True)
+            live.update(page([status_of(job) for job in jobs], verbose, console.width), refresh=True)
             time.sleep(WATCH_SECONDS)
 
 
-def page(statuses: Sequence[JobStatus], verbose: bool) -> Group:
+def page(statuses: Sequence[JobStatus], verbose: bool, width: int = WIDTH_IN_FILES) -> Group:
     """What the command shows."""
-    return Group(*(part for item in statuses for part in _parts(item, verbose)))
+    return Group(*(part for item in statuses for part in _parts(item, verbose, width)))
 
 
-def _parts(job: JobStatus, verbose: bool) -> Iterator[RenderableType]:
+def _parts(job: JobStatus, verbose: bool, width: int) -> Iterator[RenderableType]:
     """A heading, the partitions, sections of this kind of table, gaps and alerts."""
     version = "not started" if job.version is None else f"version {job.version}"
     version += "" if job.committed_at is None else f" of {job.committed_at:%Y-%m-%d %H:%M:%SZ}"
     yield Text.assemble((job.job, "bold"), f"  {job.table}  {version}")
     if not job.started:
         return
-    yield _partitions(job, verbose)
+    yield from _partitions(job, verbose, width)
     for section in job.sections:
         if section.headings:
             yield table(section.headings, section.rows)
@@ -131,10 +135,16 @@ def _parts(job: JobStatus, verbose: bool) -> Iterator[RenderableType]:
         yield Text(f"! {alert.text}", style="yellow")
 
 
-def _partitions(job: JobStatus, verbose: bool) -> Table:
+def _partitions(job: JobStatus, verbose: bool, width: int) -> Iterator[Table]:
+    """One table, or several below each other if the columns are wider than the screen."""
     rows = [_cells(partition, reachable=job.log_error is None) for partition in job.partitions]
-    headings = [heading for heading in (rows[0] if rows else ()) if verbose or heading in HEADINGS]
-    return table(headings, [[row[heading] for heading in headings] for row in rows])
+    shown = [heading for heading in (rows[0] if rows else ()) if verbose or heading in HEADINGS]
+    widths = {heading: max(len(heading), *(len(row[heading]) for row in rows)) + GUTTER for heading in shown}
+    while shown:
+        count = next((n for n in range(len(shown), 2, -1) if sum(widths[name] for name in shown[:n]) <= width), 2)
+        headings = shown[:count]
+        yield table(headings, [[row[heading] for heading in headings] for row in rows])
+        shown = [*shown[:1], *shown[count:]] if shown[count:] else []
 
 
 def _cells(partition: PartitionStatus, reachable: bool) -> dict[str, str]:

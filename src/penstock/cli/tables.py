@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from datetime import datetime
+from typing import Annotated, TypeVar
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
 from penstock.errors import UserError
 from penstock.job.faults import InvalidValueError
+from penstock.job.kafka_types import utf8
 
 T = TypeVar("T")
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
@@ -45,3 +50,19 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f}{unit}"
     return f"{seconds:.0f}s"
+
+
+def as_json(content: object) -> object:
+    """What JSON has no form for: bytes as `{"text": ...}`, or as `{"base64": ...}` where they are not UTF-8."""
+    match content:
+        case bytes():
+            text = utf8(content)
+            return {"text": text} if text is not None else {"base64": base64.b64encode(content).decode()}
+        case datetime():
+            return instant_text(content)
+        case _:
+            return str(content)
+
+
+def instant_text(instant: datetime) -> str:
+    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json as json_text
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as Bar
 from rich.text import Text
 
-from penstock.cli.maintenance import Job, Json
+from penstock.cli.maintenance import Job
+from penstock.cli.tables import Json
 from penstock.errors import UserError
+from penstock.proof.subject import Progress
 from penstock.tables.registry import load_job
-from penstock.verify import Sample, Verdict, VerifyReport
-from penstock.verify import verify as verify_job
+from penstock.watch.verify import Sample, Verdict, VerifyReport
+from penstock.watch.verify import verify as verify_job
 
 EXIT_CODES = {Verdict.PROVEN: 0, Verdict.VIOLATED: 1, Verdict.NOT_PROVEN: 3}
 STYLES = {Verdict.PROVEN: "bold green", Verdict.VIOLATED: "bold red", Verdict.NOT_PROVEN: "bold yellow"}
 MARKS = {Verdict.PROVEN: "✓", Verdict.VIOLATED: "✗", Verdict.NOT_PROVEN: "?"}
 VERDICT_TEXTS = {Verdict.PROVEN: "ok", Verdict.VIOLATED: "failed", Verdict.NOT_PROVEN: "not proven"}
-PROGRESS_STEPS = 20
 
 
 def verify(
@@ -47,8 +51,8 @@ def verify(
         raise UserError("--all needs --values", hint="add --values")
     spec = load_job(job)
     sample = (Sample(None, seed) if every else Sample(seed=seed)) if values else None
-    progress = _ProgressLine() if not json and sys.stderr.isatty() else None
-    report = verify_job(spec, deep=not shallow, progress=progress, values=sample, published=published)
+    with _shown_progress(json) as progress:
+        report = verify_job(spec, deep=not shallow, progress=progress, values=sample, published=published)
     if json:
         typer.echo(json_text.dumps(report.as_json()))
     else:
@@ -75,14 +79,14 @@ def print_report(report: VerifyReport, console: Console) -> None:
     console.print(Text(VERDICT_TEXTS[report.verdict], style=STYLES[report.verdict]))
 
 
-class _ProgressLine:
-    """Prints a line at every twentieth of the work."""
-
-    def __init__(self) -> None:
-        self._printed = -1
-
-    def __call__(self, step: str, done: int, total: int) -> None:
-        part = done * PROGRESS_STEPS // max(1, total)
-        if part != self._printed:
-            self._printed = part
-            typer.echo(f"{step}: {done} of {total}", err=True)
+@contextmanager
+def _shown_progress(json: bool) -> Iterator[Progress | None]:
+    """A bar on a terminal, which is gone at the end."""
+    console = Console(stderr=True)
+    if json or not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda step, done, total: bar.update(task, description=step, completed=done, total=total)

@@ -57,15 +57,16 @@ class Cluster:
     broker: Broker
 
     @classmethod
-    def start(cls, folder: Path, settings: Mapping[str, str] | None = None) -> Cluster:
+    def start(cls, folder: Path, settings: Mapping[str, str] | None = None, port: int | None = None) -> Cluster:
         """Start it, with the data that the folder has, unless it runs; return once it answers.
 
-        `settings` are Kafka's own and override the defaults. A port in use is replaced by a free one.
+        `settings` are Kafka's own and override the defaults. `port` is for a new cluster. A port in use is replaced by
+        a free one.
         """
         folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
-            cluster = cls.open(folder) or cls(folder, kafka.new_cluster_id(), kafka.new_broker())
+            cluster = cls.open(folder) or cls(folder, kafka.new_cluster_id(), kafka.new_broker(port))
             if cluster.pid is not None:
                 cluster._wait_ready()
                 return cluster

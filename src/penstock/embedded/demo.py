@@ -35,7 +35,7 @@ from penstock.errors import TransientError
 from penstock.lake.delta.table import open_table
 from penstock.spark.delta_spark import open_delta_spark
 from penstock.tables.registry import load_job
-from penstock.verify import Sample, VerifyReport, verify
+from penstock.watch.verify import Sample, VerifyReport, verify
 
 TOPIC = "web_requests"
 PARTITIONS = 4

@@ -57,9 +57,10 @@ class Broker:
         return "\n    ".join(["its last lines:", *lines[-LOG_LINES_SHOWN:]]) if lines else "it printed nothing"
 
 
-def new_broker() -> Broker:
-    """A broker on ports that are free now."""
-    free = list(islice(filter(is_free, random.sample(PORTS, PORT_ATTEMPTS_MAX)), 2))
+def new_broker(port: int | None = None) -> Broker:
+    """A broker on ports that are free now, on this one if it is."""
+    wished = [] if port is None else [port]
+    free = list(islice(filter(is_free, [*wished, *random.sample(PORTS, PORT_ATTEMPTS_MAX)]), 2))
     if len(free) < 2:
         tried = f"tried {PORT_ATTEMPTS_MAX} of {PORTS.start} to {PORTS.stop}"
         raise TransientError("no port is free for the embedded broker", detail=tried)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -70,12 +70,20 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
         future.result(_REQUEST_SECONDS_MAX)
 
 
-def produce_lines(bootstrap: str, topic: str, lines: Iterable[bytes], partitions: int) -> None:
-    """Send records to a topic, which is created with that number of partitions if it is missing."""
+def produce_lines(
+    bootstrap: str,
+    topic: str,
+    lines: Iterable[tuple[bytes | None, bytes]],
+    partitions: int,
+    headers: Sequence[tuple[str, bytes]] = (),
+) -> None:
+    """Send keys and values to a topic, which is created with that number of partitions if it is missing."""
     topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=_REQUEST_SECONDS_MAX).topics
     if topic not in topics:
         create_topic(bootstrap, topic, partitions)
-    produce_values(bootstrap, topic, lines, len(topics[topic].partitions) if topic in topics else partitions)
+    count = len(topics[topic].partitions) if topic in topics else partitions
+    turns = ((key, value, _BY_KEY if key is not None else turn % count) for turn, (key, value) in enumerate(lines))
+    _produce(bootstrap, topic, turns, headers)
 
 
 def produce_values(bootstrap: str, topic: str, values: Iterable[bytes], partitions: int) -> None:
@@ -88,10 +96,17 @@ def produce_keyed(bootstrap: str, topic: str, records: Iterable[tuple[bytes, byt
     _produce(bootstrap, topic, ((key, value, _BY_KEY) for key, value in records))
 
 
-def _produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, bytes, int]]) -> None:
+def _produce(
+    bootstrap: str,
+    topic: str,
+    records: Iterable[tuple[bytes | None, bytes, int]],
+    headers: Sequence[tuple[str, bytes]] = (),
+) -> None:
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
+            # Records that were not sent are an error; a coordinator that is just starting is not worth a line.
+            "log_level": "2",
             "enable.idempotence": "true",
             "linger.ms": "50",
             "batch.size": "1000000",
@@ -102,7 +117,7 @@ def _produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, b
     for number, (key, value, partition) in enumerate(records):
         while True:
             try:
-                producer.produce(topic, value, key, partition)
+                producer.produce(topic, value, key, partition, headers=[*headers])
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.engine.round import RoundResult, Waiting
-from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UnreachableError, UserError
+from penstock.errors import (
+    NoFieldsYetError,
+    OutcomeUnknownError,
+    PenstockError,
+    TransientError,
+    UnreachableError,
+    UserError,
+)
 from penstock.events import Listener, Retrying
 from penstock.logs.log import Partition
 from penstock.plan import LogCutError
@@ -17,6 +24,8 @@ from penstock.spark.failures import SparkGoneError, SparkStoppedError
 
 POLL_SECONDS = 0.5
 """How often the log is asked for new records while nothing is due."""
+FIRST_RECORDS_POLL_SECONDS = 2.0
+"""How often the log is asked for the records that give a job its schema."""
 LOG_CUT_RETRIES_MAX = 3
 _RETRY_SECONDS = 0.5
 _RETRY_SECONDS_MAX = 30.0
@@ -109,7 +118,10 @@ class Loop:
     def _turn(self) -> tuple[bool, float]:
         """One round: whether the work is done, and how long to pause before the next."""
         if self._rounds is None:
-            self._rounds = self.open_rounds()
+            try:
+                self._rounds = self.open_rounds()
+            except NoFieldsYetError:
+                return self.once, FIRST_RECORDS_POLL_SECONDS
         if self.once and self._ends is None:
             self._ends = self._rounds.present_ends()
         result = self._rounds.round(flush_now=self.once, ends=self._ends)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.claims import Claims
 from penstock.environment import new_batch_id
@@ -19,7 +19,9 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.proposal import AcceptedPart, FencePart, Proposal, ProposalPart, StartPart
 from penstock.lake.state import DeltaState
 from penstock.logs.log import Bounds, Log, Partition
-from penstock.tables.kind import Table
+
+if TYPE_CHECKING:
+    from penstock.tables.kind import Table
 
 ROUNDS_MAX = 2
 """A partition that another process started first is fenced in the second round."""
@@ -86,7 +88,7 @@ class Starter:
         self, tokens: Tokens, partitions: Sequence[Partition], state: DeltaState, bounds: LogBounds
     ) -> list[ProposalPart]:
         new = self._unstarted(tokens, partitions, state)
-        offsets = self._first_offsets(new, state, bounds) if new else {}
+        offsets = first_offsets(self.job, self.log, new, state, bounds, self.nothing_matched) if new else {}
         parts: list[ProposalPart] = [
             StartPart(partition, offsets[partition], tokens.get(partition, 0)) for partition in new
         ]
@@ -126,18 +128,26 @@ class Starter:
             if kind in kinds:
                 self.at_step(step)
 
-    def _first_offsets(self, new: Sequence[Partition], state: DeltaState, bounds: LogBounds) -> dict[Partition, int]:
-        """A topic that the job has not read starts at the job's `start`; later partitions start at their beginning."""
-        began = any(fingerprint is not None for fingerprint in state.fingerprints.values()) or self.nothing_matched
-        fresh = []
-        for partition in new:
-            stored = state.fingerprints.get(partition.topic)
-            if stored is not None and stored != topic_fingerprint(partition.topic_id):
-                if self.job.on.recreated == "fail":
-                    raise TopicRecreatedError(partition.topic)
-            elif stored is None and not (began and self.job.log.topic_pattern):
-                fresh.append(partition)
-        missing = [partition for partition in new if partition not in bounds]
-        bounds = {**bounds, **self.log.bounds(missing)} if missing else bounds
-        starts = self.log.start_offsets(fresh, {partition: bounds[partition] for partition in fresh}) if fresh else {}
-        return {partition: starts.get(partition, bounds[partition].first) for partition in new}
+
+def first_offsets(
+    job: JobSpec,
+    log: Log,
+    new: Sequence[Partition],
+    state: DeltaState,
+    bounds: LogBounds,
+    nothing_matched: bool = False,
+) -> dict[Partition, int]:
+    """A topic that the job has not read starts at the job's `start`; later partitions start at their beginning."""
+    began = any(fingerprint is not None for fingerprint in state.fingerprints.values()) or nothing_matched
+    fresh = []
+    for partition in new:
+        stored = state.fingerprints.get(partition.topic)
+        if stored is not None and stored != topic_fingerprint(partition.topic_id):
+            if job.on.recreated == "fail":
+                raise TopicRecreatedError(partition.topic)
+        elif stored is None and not (began and job.log.topic_pattern):
+            fresh.append(partition)
+    missing = [partition for partition in new if partition not in bounds]
+    bounds = {**bounds, **log.bounds(missing)} if missing else bounds
+    starts = log.start_offsets(fresh, {partition: bounds[partition] for partition in fresh}) if fresh else {}
+    return {partition: starts.get(partition, bounds[partition].first) for partition in new}

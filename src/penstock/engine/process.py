@@ -24,6 +24,7 @@ from penstock.failpoints import Failpoint, noop
 from penstock.job.spark import merged_spark
 from penstock.job.spec import JobSpec, kafka_of
 from penstock.spark.failures import SparkGoneError
+from penstock.spark.jars import JarSet
 from penstock.spark.session import LateSession, SharedSession, jvm_exit_code, log_path, open_spark
 
 _JOIN_SECONDS = 0.2
@@ -37,6 +38,10 @@ JobThread = tuple[threading.Thread, list[BaseException]]
 class RunOptions:
     once: bool = False
     failpoint: Failpoint | None = None
+    session: SparkSession | None = None
+    """The caller's, which stays open; None: one of the run's own."""
+    jars: tuple[JarSet, ...] = ()
+    """What the JVM of an own session can load besides Spark."""
 
 
 def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener], options: RunOptions) -> None:
@@ -47,7 +52,7 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
     spec = merged_spark(jobs)
     light = all(job.sql is None for job in jobs)
     name = "penstock " + " ".join(job.name for job in jobs)
-    spark = SharedSession(lambda: open_spark(spec, name=name, light=light))
+    spark = SharedSession(lambda: options.session or open_spark(spec, name, options.jars, light))
     stop = threading.Event()
     threads = [_start(job, spark, listener_for(job), stop, options) for job in jobs]
     exit_code: int | None = None
@@ -60,7 +65,8 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
                 if exit_code is not None:
                     stop.set()
     finally:
-        spark.stop()
+        if options.session is None:
+            spark.stop()
     if exit_code is not None:
         raise SparkGoneError(f"its exit code is {exit_code}, its output is at the end of {log_path()}")
     for _, errors in threads:
@@ -114,8 +120,12 @@ def _start(
 def _stopping(stop: threading.Event, spark: SharedSession, seconds_max: float) -> Iterator[None]:
     """First signal: finish the batch, within a bound. Bound passed, or second signal: abandon it.
 
-    An abandoned batch is committed whole or not at all; its staged files are left to vacuum.
+    An abandoned batch is committed whole or not at all; its staged files are left to vacuum. Only the main thread of a
+    process gets signals.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     timer = threading.Timer(seconds_max, spark.cancel_jobs)
     timer.daemon = True
 

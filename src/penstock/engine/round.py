@@ -29,6 +29,7 @@ from penstock.logs.registry import OpenLog
 from penstock.logs.registry import open_log as open_log_of
 from penstock.plan import BeyondEndError, LostTailError, PartitionInput, PlanTerms, Wait, plan
 from penstock.spark.session import may_be_given_a_master
+from penstock.tables.inference import with_seen_fields
 from penstock.tables.kind import Chore, Landed, S, SchemaChanged, View, Writer
 from penstock.tables.registry import kind_of
 
@@ -293,7 +294,9 @@ class Rounds(Generic[S]):
 
     def _report_progress(self, tokens: Tokens, state: DeltaState, bounds: LogBounds) -> None:
         positions = {partition: state.of(partition).position or 0 for partition in tokens}
-        self.claims.progress(positions, {place: max(0, bounds[place].end - positions[place]) for place in tokens})
+        lags = {place: max(0, bounds[place].end - positions[place]) for place in tokens}
+        self.claims.progress(positions, lags)
+        self.listener.event(events.LagMeasured(sum(lags.values())))
 
     def _check_log(self, batch: Batch, read: EpochMarks) -> None:
         """Before the commit, check that the log is still the one that the table and the batch were read from."""
@@ -355,6 +358,7 @@ def open_rounds(
         log = opened.enter_context(closing(open_log(job)))
         # The log has to answer first: no table is created for a missing log.
         log.partitions()
+        job = with_seen_fields(job, log, environment)
         rounds = Rounds(job, log, claims, kind_of(job).open_writer(job, spark, log, environment), environment)
         opened.pop_all()
     return rounds

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.errors import TransientError
 from penstock.flow.columns.computed import output_type
 from penstock.flow.columns.fitting import folded, grown
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import FanoutFlow
-from penstock.flow.sql import HIDDEN, decode_stage, project, write_stage
 from penstock.flow.stage import NamedSlice, Stage
 from penstock.flow.task import Flow, fused_stage
 from penstock.flow.worker import spared_worker
 from penstock.flow.write.files import WriteOptions
+from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import REPORT_SCHEMA, ReportT, TaskReport, decode_report
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Batch
 from penstock.storage import open_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def visible_schema(job: JobSpec, decoded: pa.Schema) -> pa.Schema:
@@ -43,6 +45,8 @@ class RecordFrame:
 
     def map(self, stage: Stage, schema: pa.Schema) -> DataFrame:
         """One `mapInArrow` for reading and the stage together."""
+        from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - a dry run needs no Spark
+
         read = self.read
 
         def fused(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -83,6 +87,10 @@ def table_job(records: RecordFrame, flow: Flow) -> DataFrame:
     """The Spark job of a batch for one table, whose rows are the reports of its tasks."""
     if flow.sql is None:
         return records.map(fused_stage(flow), REPORT_SCHEMA)
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - a dry run needs no Spark
+
+    from penstock.flow.sql import HIDDEN, decode_stage, project, write_stage  # noqa: PLC0415 - imports pyspark
+
     decoded = records.map(decode_stage(flow), pa.schema([*HIDDEN, *flow.visible]))
     return project(decoded, flow.sql).mapInArrow(write_stage(flow), from_arrow_schema(REPORT_SCHEMA))
 
@@ -115,12 +123,16 @@ def flow_of(job: JobSpec, batch: Batch, target: pa.Schema, partition_by: tuple[s
         on=job.on,
         table=write_options(job, target, partition_by),
         quarantine=quarantine_options(job, quarantine_url),
-        slices={
-            (item.partition.topic, item.partition.number): NamedSlice(item.partition.topic_id, item.start, item.end)
-            for item in batch.slices
-        },
+        slices=named_slices(batch),
         drop=job.drop,
     )
+
+
+def named_slices(batch: Batch) -> dict[PartitionKey, NamedSlice]:
+    return {
+        (item.partition.topic, item.partition.number): NamedSlice(item.partition.topic_id, item.start, item.end)
+        for item in batch.slices
+    }
 
 
 def quarantine_options(job: JobSpec, url: str) -> WriteOptions:

@@ -53,7 +53,7 @@ class Flow(TableFlow):
     """Decoded fields that are not columns of the table."""
 
     def decoder(self) -> Decoder:
-        return decoder_for(self.decode, self.decoded, self.on)
+        return decoder_for(self.decode, self.decoded, self.on, rare=self.on.rare_of(UNROUTED))
 
     def row_faults(self, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> Mapping[int, str]:
         """The rows that the table cannot take, by their numbers, with the reason."""

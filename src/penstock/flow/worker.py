@@ -11,7 +11,6 @@ from functools import cache
 from zipimport import zipimporter
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 OWN_WORKER = "PENSTOCK_WORKER"
 """The variable of workers that belong to a Spark session of Penstock's own."""
@@ -23,7 +22,8 @@ def spared_worker() -> Iterator[None]:
     if OWN_WORKER in os.environ:
         _leave_pandas_out()
     yield
-    if TaskContext.get() is not None:
+    pyspark = sys.modules.get("pyspark")
+    if pyspark is not None and pyspark.TaskContext.get() is not None:
         _keep_modules()
 
 

@@ -13,6 +13,7 @@ from penstock.job.faults import KeyPath
 from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import files_of, message_schema
 from penstock.job.reader import SpecReader, known_keys
+from penstock.job.schema import INFER
 from penstock.job.spec import DecodeFormat, DecodeSpec, JobSpec, PointsSpec
 
 AT: KeyPath = ("decode",)
@@ -78,7 +79,9 @@ def schema_of_rows(job: JobSpec, reader: SpecReader) -> pa.Schema | None:
             # Refused already, with the decoder.
             return None
         case "json" if not reader.has(*at):
-            reader.note(at, "required key is missing: decode json needs the fields and their types")
+            reader.note(at, "required key is missing: decode json needs the fields and their types, or infer")
+        case "json" if reader.written(*at) == INFER:
+            return None
     return job.schema if reader.states(*at) else None
 
 

@@ -16,13 +16,29 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from penstock.job.faults import Finding, InvalidValueError, KeyPath, Place, Secret
+from penstock.job.values import SECRET_NAME
 
 Value: TypeAlias = "str | int | float | bool | list[Value] | dict[str, Value]"
 
 NESTING_MAX = 40
 NODES_MAX = 20_000
 DIGITS_MAX = 30
+PIECES_MAX = 20
 _PART = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<body>[^{}]*)\}|(?P<open>\$\{)")
+_YAML_HINTS = {
+    "escape character": "in double quotes a backslash begins an escape: use single quotes",
+    "quoted scalar": "a quote is not closed",
+    "mapping values are not allowed": "indent all keys alike; a value with a colon and a space needs quotes",
+    "cannot start any token": "a value that begins with a special character needs quotes",
+    "undefined alias": "a value that begins with * needs quotes",
+    "alphabetic or numeric character": "a value that begins with * or & needs quotes",
+    "expected node content": "a value is missing, or begins with a special character and needs quotes",
+    "expected key": "indent all keys alike, and close quotes",
+    "expected ':'": "write key: value, with a space after the colon",
+    "another document": "a job file is one document: remove the ---",
+}
+"""By a part of what the YAML parser states."""
+_GENERIC = re.compile(r"\b(?:map|list|array)<")
 _WAYS = "write ${env:NAME}, or $${ for a plain ${"
 
 
@@ -93,14 +109,36 @@ def _composed(text: str) -> Node | None:
         root: Node | None = yaml.compose(text, Loader=_Loader)
         return root
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
-        problem = error.problem or error.context or "cannot be read"
-        raise InvalidValueError(f"not valid YAML: {problem}", place=place) from None
+        raise _syntax_error(error, text) from None
     except yaml.reader.ReaderError as error:
         before = text.encode()[: error.position]
         place = Place(before.count(b"\n") + 1, error.position - before.rfind(b"\n"))
         raise InvalidValueError(f"the character {error.character:#x} is not allowed", place=place) from None
+
+
+def _syntax_error(error: yaml.MarkedYAMLError, text: str) -> InvalidValueError:
+    """What is wrong with a text that is not YAML, and what to write."""
+    problem = (error.problem or error.context or "cannot be read").removeprefix("but ")
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return InvalidValueError(f"not valid YAML: {problem}", place=Place(1, 1))
+    place, rest = Place(mark.line + 1, mark.column + 1), text[mark.index :]
+    if rest.startswith("{") and text[: mark.index].endswith("$"):
+        reference = re.match(r"\{[\w: ]*\}", rest)
+        hint = f'inside braces write it in quotes, as in "${reference[0] if reference else "{env:NAME}"}"'
+        return InvalidValueError(
+            "not valid YAML: a reference without quotes", hint, Place(place.line, place.column - 1)
+        )
+    if rest.startswith("\t"):
+        return InvalidValueError("not valid YAML: a tab", "indent with spaces", place)
+    opened = error.context_mark
+    if error.context in ("while parsing a flow mapping", "while parsing a flow sequence") and opened is not None:
+        bracket = f"{text[opened.index]} in line {opened.line + 1}, column {opened.column + 1}"
+        return InvalidValueError(
+            f"not valid YAML: the {bracket} is not closed", "or a comma or quotes are missing", place
+        )
+    hint = next((hint for part, hint in _YAML_HINTS.items() if part in f"{error.context}: {problem}"), "")
+    return InvalidValueError(f"not valid YAML: {problem}", hint, place)
 
 
 def _check_events(events: Iterable[yaml.Event]) -> None:
@@ -115,6 +153,17 @@ def _check_events(events: Iterable[yaml.Event]) -> None:
                 raise InvalidValueError(f"more than {NESTING_MAX} levels of nesting", place=_place(event))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
+
+
+def _pieces(texts: Iterable[str]) -> int:
+    """How many texts, from the first on, are one whose commas are in parentheses or in map<...>."""
+    depth, brackets = 0, "()"
+    for number, text in enumerate(texts, 1):
+        brackets = "<>" if number == 1 and _GENERIC.search(text) else brackets
+        depth += text.count(brackets[0]) - text.count(brackets[1])
+        if depth <= 0:
+            return number
+    return 1
 
 
 def _place(item: Node | yaml.Event) -> Place:
@@ -133,7 +182,7 @@ class _Converter:
     def mapping(self, node: MappingNode, at: KeyPath) -> dict[str, Value]:
         self.document.value_places[at] = _place(node)
         values: dict[str, Value] = {}
-        for key_node, value_node in node.value:
+        for key_node, value_node in self._rejoined(node, at):
             key = self._key(key_node, at)
             if key is None:
                 continue
@@ -147,6 +196,27 @@ class _Converter:
             if value is not None:
                 values[key] = value
         return values
+
+    def _rejoined(self, node: MappingNode | SequenceNode, at: KeyPath) -> list[Any]:
+        """The entries of a node; a value in braces that its own commas cut is noted, and read as if it were quoted."""
+        entries = [pair if isinstance(node, MappingNode) else (number, pair) for number, pair in enumerate(node.value)]
+        for number, (key, value) in enumerate(entries if node.flow_style else ()):
+            if not isinstance(value, ScalarNode) or value.style:
+                continue
+            texts = [value.value]
+            for other, nothing in entries[number + 1 : number + PIECES_MAX]:
+                piece = nothing if isinstance(node, SequenceNode) else other if nothing.value == "" else None
+                if not isinstance(piece, ScalarNode):
+                    break
+                texts.append(f"'{piece.value}'" if piece.style else piece.value)
+            count = _pieces(texts)
+            if count > 1:
+                whole = ", ".join(texts[:count])
+                path = (*at, key if isinstance(key, int) else key.value)
+                text = "" if SECRET_NAME.search(str(path[-1])) else f': "{whole}"'
+                self._note(path, "ends at its first comma", f"quote it inside braces{text}", key=value)
+                entries[number : number + count] = [(key, ScalarNode(value.tag, whole, value.start_mark))]
+        return entries
 
     def _key(self, node: Node, at: KeyPath) -> str | None:
         if not isinstance(node, ScalarNode):
@@ -168,7 +238,7 @@ class _Converter:
         if isinstance(node, MappingNode):
             return self.mapping(node, at)
         if isinstance(node, SequenceNode):
-            items = [self._value(item, (*at, index)) for index, item in enumerate(node.value)]
+            items = [self._value(item, (*at, index)) for index, (_, item) in enumerate(self._rejoined(node, at))]
             kept = [item for item in items if item is not None]
             return kept if len(kept) == len(items) else None
         return self._scalar(node, at)

@@ -57,18 +57,18 @@ class Call:
 Expression: TypeAlias = Field | KafkaField | Constant | Call
 
 
+def leaves(expression: Expression) -> Iterator[Field | KafkaField | Constant]:
+    """The fields and constants of the expression, left to right."""
+    if isinstance(expression, Call):
+        for arg in expression.args:
+            yield from leaves(arg)
+    else:
+        yield expression
+
+
 def fields(expression: Expression) -> Iterator[Field]:
     """Every decoded field that the expression reads, left to right."""
-    match expression:
-        case Field():
-            yield expression
-        case Call(args=args):
-            for arg in args:
-                yield from fields(arg)
-        case KafkaField() | Constant():
-            return
-        case _:
-            assert_never(expression)
+    return (leaf for leaf in leaves(expression) if isinstance(leaf, Field))
 
 
 def to_text(expression: Expression) -> str:

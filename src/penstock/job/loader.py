@@ -23,6 +23,7 @@ from penstock.job.faults import (
     without_secrets,
 )
 from penstock.job.reader import SpecReader, keys_of, known_keys
+from penstock.job.schema import INFER
 from penstock.job.spark import check_spark
 from penstock.job.spec import ClaimsSpec, JobSpec, LogSpec, TableSpec
 from penstock.job.texts import read_bounded
@@ -152,7 +153,10 @@ class CheckedFile:
 
 def load_jobs(paths: Sequence[Path], kinds: Kinds, logs: Logs, env: Mapping[str, str] | None = None) -> list[JobSpec]:
     """Read the job files; raises one `JobFileError` with every fault of all of them."""
-    results = check_jobs(paths, kinds, logs, env)
+    return _specs(check_jobs(paths, kinds, logs, env))
+
+
+def _specs(results: Sequence[CheckedFile]) -> list[JobSpec]:
     faults = [fault for result in results for fault in result.faults]
     if faults:
         raise JobFileError(faults)
@@ -177,14 +181,24 @@ def check_jobs(
 
 
 def _checked(path: Path, kinds: Kinds, logs: Logs, env: Mapping[str, str]) -> CheckedFile:
-    folder = path.absolute().parent
     try:
         document = read_document(_read_text(path), env)
     except InvalidValueError as refusal:
         line, column = (refusal.place.line, refusal.place.column) if refusal.place else (None, None)
-        return CheckedFile(path, None, (Fault(str(path), line, column, "", refusal.message),))
-    reader = SpecReader(document, folder, list(document.findings))
+        return CheckedFile(path, None, (Fault(str(path), line, column, "", refusal.message, refusal.hint),))
+    return _completed(path, document, kinds, logs)
+
+
+def _completed(path: Path, document: Document, kinds: Kinds, logs: Logs) -> CheckedFile:
+    reader = SpecReader(document, path.absolute().parent, list(document.findings))
     job = replace(_read_job(reader, kinds, logs), path=path.absolute())
+    if document.value(("schema",)) == INFER:
+
+        def with_fields(fields: Mapping[str, Any]) -> JobSpec:
+            stated = replace(document, values={**document.values, "schema": dict(fields)})
+            return _specs([_completed(path, stated, kinds, logs)])[0]
+
+        job = replace(job, with_fields=with_fields)
     return CheckedFile(path, job, (), document).with_findings(reader.findings)
 
 

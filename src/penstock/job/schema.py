@@ -11,7 +11,7 @@ A field whose type cannot be read gets Arrow's null type, so that later checks r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -44,10 +44,16 @@ _LIST = re.compile(r"(?:list|array)<(.*)>", re.DOTALL)
 _MAP = re.compile(r"map<([^,<>]*),(.*)>", re.DOTALL)
 
 
+INFER = "infer"
+"""Instead of a mapping: the fields are those of the first records."""
+
+
 def read_schema(raw: object, at: KeyPath, reader: SpecReader) -> object:
     """The `schema:` mapping as an Arrow schema; lost only if nothing of it can be read."""
+    if raw == INFER:
+        return pa.schema([])
     if not isinstance(raw, Mapping):
-        return reader.lost(at, f"expected a mapping of field names to types, found {kind_of(raw)}")
+        return reader.lost(at, f"expected a mapping of field names to types, or {INFER}; found {kind_of(raw)}")
     if not raw:
         return reader.lost(at, "a schema needs at least one field")
     return pa.schema(_fields(raw, at, reader.findings))
@@ -102,6 +108,11 @@ def parse_type(text: str, depth: int = 1) -> pa.DataType:
     raise InvalidValueError(f"unknown type {shown(text)}", nearest(type_text, _PRIMITIVES) or types)
 
 
+def schema_mapping(schema: Iterable[pa.Field]) -> dict[str, object]:
+    """The schema as a job file states it."""
+    return {field.name: _stated(field.type) for field in schema}
+
+
 def type_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.DataType | None:
     """The type of the field at the path; None if the schema has none."""
     kind: pa.DataType = pa.struct(list(schema))
@@ -125,6 +136,12 @@ def job_type_name(kind: pa.DataType) -> str:
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     return next((name for name, primitive in _PRIMITIVES.items() if primitive == kind), str(kind))
+
+
+def _stated(kind: pa.DataType) -> object:
+    if pa.types.is_struct(kind):
+        return schema_mapping(kind)
+    return [_stated(kind.value_type)] if pa.types.is_list(kind) else job_type_name(kind)
 
 
 def _fields(raw: Mapping[str, object], at: KeyPath, findings: list[Finding]) -> list[pa.Field]:

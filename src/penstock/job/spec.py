@@ -5,11 +5,11 @@ Values are read and checked by `job.reader`; code that builds a spec itself is n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Self, TypeAlias, cast
 
 import pyarrow as pa
 from typing_extensions import TypeVar
@@ -19,6 +19,7 @@ from penstock.job import texts
 from penstock.job.expressions import Expression
 from penstock.job.faults import Secret as Secret
 from penstock.job.schema import read_schema
+from penstock.job.storage_options import read_storage
 from penstock.job.texts import MessageName as MessageName
 from penstock.job.values import (
     Count,
@@ -151,7 +152,7 @@ class PointsSpec:
 @dataclass(frozen=True, slots=True)
 class DecodeSpec:
     SHORT: ClassVar[str] = "format"
-    format: DecodeFormat
+    format: Annotated[DecodeFormat, one_of(DecodeFormat, "raw keeps the bytes of any other format")]
     payload: Payload = "plain"
     descriptors: Annotated[bytes, Read(texts.read_descriptors)] = b""
     """The serialised descriptor set of `protobuf` and `garmadon`."""
@@ -187,7 +188,7 @@ class TableSpec:
     many_jobs: ClassVar[bool] = True
     """Whether several jobs may write one table."""
     path: Annotated[str, Read(texts.read_table_path)]
-    storage_options: Annotated[Settings, Key("storage")] = field(default_factory=dict)
+    storage_options: Annotated[Mapping[str, str], Key("storage"), Read(read_storage)] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
@@ -253,6 +254,14 @@ class Policies:
     """The share of a batch that may go to quarantine; with more the job stops before the commit. 1: never."""
     small_files: Literal["compact", "keep"] = "compact"
     """Whether the job merges them itself, or only `penstock compact` does."""
+    new_column_share: Share = 0.001
+    """With `add`: in how many of a batch's records a field must be to become a column; the others are quarantined."""
+    rare_fields: frozenset[tuple[str, ...]] = frozenset()
+    """Those in fewer records of the batch that is written: type, which is empty outside of exports, and path."""
+
+    def rare_of(self, name: str) -> frozenset[tuple[str, ...]]:
+        """The paths of the rare fields of a type."""
+        return frozenset(path[1:] for path in self.rare_fields if path[0] == name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +311,8 @@ class JobSpec(Generic[TableT_co]):
     limits: Annotated[Limits, Part.SECTION] = field(default_factory=Limits)
     spark: Annotated[SparkSpec, Part.SECTION] = field(default_factory=SparkSpec)
     path: Path | None = None
+    with_fields: Callable[[Mapping[str, Any]], JobSpec] | None = field(default=None, repr=False, compare=False)
+    """Gives the job its fields, as a file states them, while those of `schema: infer` are not known."""
 
 
 def job_of(job: JobSpec, table: type[TableT]) -> JobSpec[TableT]:

@@ -21,6 +21,7 @@ SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfss", "hdfs")
 
 _SERVER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_ONE_SLASH = re.compile(rf"({'|'.join(SCHEMES)}):/*")
 _WITHOUT_BUCKET = ("file", "hdfs")
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _MESSAGE = re.compile(rf"(?:(?P<file>[^:\s]+):)?(?P<name>{_NAME}(?:\.{_NAME})*)")
@@ -173,13 +174,18 @@ def _checked_path(value: object) -> str:
     if match is None:
         if path.strip().rstrip("/") in ("", "."):
             raise InvalidValueError("the table needs a folder of its own")
+        if path.strip().startswith(("~", "$")):
+            message = f"{path.strip()[0]} is not expanded in {shown(path)}"
+            raise InvalidValueError(message, "write ${env:NAME} for an environment variable, as in ${env:HOME}/lake")
+        if slash := _ONE_SLASH.match(path.strip()):
+            hint = f"write {slash[1]}://{'/' if slash[1] == 'file' else ''}{path.strip()[slash.end() :]}"
+            raise InvalidValueError(f"{shown(path)} is neither a path nor a url", hint)
         return path
     scheme, location = match[1], match[2]
     bucket, _, key = location.partition("/")
     if scheme not in SCHEMES:
-        raise InvalidValueError(
-            f"unknown storage {shown(scheme + '://')}", f"use a path, {', '.join(f'{item}://' for item in SCHEMES)}"
-        )
+        hint = nearest(scheme, SCHEMES) or f"use a path, {', '.join(f'{item}://' for item in SCHEMES)}"
+        raise InvalidValueError(f"unknown storage {shown(scheme + '://')}", hint)
     if scheme == "file" and bucket:
         raise InvalidValueError("a file:// path begins with three slashes", "file:///folder/table")
     if not bucket and scheme not in _WITHOUT_BUCKET:

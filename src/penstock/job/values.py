@@ -27,7 +27,7 @@ _DECIMAL_UNITS = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 1000**2, "GB": 10
 SIZE_UNITS = _DECIMAL_UNITS | {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
 
 _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)")
-_SECRET_NAME = re.compile(r"password|secret|token|credential|(?:^|[._-])key(?:$|[._-])|sas", re.IGNORECASE)
+SECRET_NAME = re.compile(r"password|secret|token|credential|(?:^|[._-])key(?:$|[._-])|sas", re.IGNORECASE)
 
 UnitT = TypeVar("UnitT", int, float)
 NumberT = TypeVar("NumberT", int, float)
@@ -189,7 +189,8 @@ def regular_expression(value: str) -> str:
     try:
         re.compile(value)
     except (re.error, RecursionError, OverflowError) as error:
-        raise InvalidValueError(f"{shown(value)} is not a regular expression", str(error)) from None
+        more = "; for any text write .*" if value.startswith("*") else ""
+        raise InvalidValueError(f"{shown(value)} is not a regular expression", f"{error}{more}") from None
     return value
 
 
@@ -204,15 +205,15 @@ def matching(pattern: str, fault: str, hint: str = "") -> Parsed:
     return Parsed(read)
 
 
-def one_of(choices: Any) -> Parsed:
-    """One value of a `Literal`, with the closest match as the hint."""
+def one_of(choices: Any, hint: str = "") -> Parsed:
+    """One value of a `Literal`, with the closest match as the hint, or else this one."""
     names: tuple[str, ...] = get_args(choices)
 
     def choose(value: object) -> str:
         if not isinstance(value, str):
             raise InvalidValueError(f"expected one of {', '.join(names)}, found {kind_of(value)}")
         if value not in names:
-            raise InvalidValueError(f"{shown(value)} is not one of {', '.join(names)}", nearest(value, names))
+            raise InvalidValueError(f"{shown(value)} is not one of {', '.join(names)}", nearest(value, names) or hint)
         return str(value)
 
     return Parsed(choose)
@@ -245,12 +246,15 @@ def items(parse: Callable[[Any], object], into: Callable[[list[Any]], object] = 
     return Read(read)
 
 
-def _settings(value: object, at: KeyPath, reader: SpecReader) -> object:
+def read_settings(value: object, at: KeyPath, reader: SpecReader) -> Any:
     """Texts by name; those whose names suggest a secret are never printed."""
     result = reader.mapped(value, at, lambda _, item, path: reader.parsed(setting, item, path))
-    if result is LOST:
-        return LOST
-    return {name: Secret(item) if _SECRET_NAME.search(name) else item for name, item in result.items()}
+    return LOST if result is LOST else secret_settings(result)
+
+
+def secret_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """The same settings; a value whose name suggests a secret is one."""
+    return {name: Secret(item) if SECRET_NAME.search(name) else item for name, item in settings.items()}
 
 
 def sections_by_name(spec: Any) -> Read:
@@ -282,4 +286,4 @@ Share: TypeAlias = Annotated[float, within(number, "expected a share from 0 to 1
 Date: TypeAlias = Annotated[date, Parsed(day)]
 Pattern: TypeAlias = Annotated[str, Parsed(lambda value: regular_expression(text(value)))]
 Texts: TypeAlias = Annotated[tuple[str, ...], items(text)]
-Settings: TypeAlias = Annotated[Mapping[str, str], Read(_settings)]
+Settings: TypeAlias = Annotated[Mapping[str, str], Read(read_settings)]

@@ -97,9 +97,18 @@ def installed_spark() -> tuple[str, Path]:
 
 
 def home() -> Path:
-    """The folder of jars and of the embedded broker: `$PENSTOCK_HOME`, else `~/.cache/penstock`."""
-    chosen = os.environ.get("PENSTOCK_HOME")
-    return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".cache" / "penstock"
+    """The folder of jars, logs and the embedded broker: `$PENSTOCK_HOME`.
+
+    By default it is `.penstock` in the project that this file belongs to, and `~/.cache/penstock` if it was installed.
+    """
+    chosen, project = os.environ.get("PENSTOCK_HOME"), Path(__file__).parents[3]
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    return project / ".penstock" if (project / "pyproject.toml").is_file() else _cache()
+
+
+def _cache() -> Path:
+    return Path.home() / ".cache" / "penstock"
 
 
 def java_command() -> Path:
@@ -133,7 +142,8 @@ def resolve(jar_set: JarSet) -> tuple[Path, ...]:
     version, shipped = installed_spark()
 
     def fetch(request: JarRequest, target: Path) -> None:
-        _fetch_with_ivy(request, shipped, root / "ivy", target)
+        # Downloads are shared by all projects of a user.
+        _fetch_with_ivy(request, shipped, _cache() / "ivy", target)
 
     return resolve_with(request_for(jar_set, version, shipped), root, fetch)
 

@@ -84,6 +84,8 @@ def open_spark(
     try:
         session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
+        # PySpark logs what it also raises, with the stack of the JVM.
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     except SPARK_ERRORS as error:
         raise _opening_error(error, master) from error
     return session
@@ -209,6 +211,11 @@ class LateSession:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
+
+
+def running_session() -> SparkSession | None:
+    """The session that this process already has."""
+    return None if _running_master() is None else SparkSession.builder.getOrCreate()
 
 
 def _running_master() -> str | None:

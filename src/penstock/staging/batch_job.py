@@ -10,22 +10,20 @@ from typing import Generic, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
-from penstock.errors import TransientError, UserError
-from penstock.events import RecordIsolated
+from penstock.errors import TransientError
+from penstock.events import FieldsLeftOut, RecordIsolated
 from penstock.flow.compile import NoRecords, RecordFrame
 from penstock.flow.stage import TaskFlow
-from penstock.flow.write.manifest import Counts, PartitionKey, Reason
+from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.report import TaskReport
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Batch, Log, PieceSource, Slice
 from penstock.spark.failures import BatchFailedError, spark_errors
-from penstock.staging.bad_share import BadShareError
 from penstock.staging.isolate import Poison, Probe, find_poison
+from penstock.staging.read_checks import ReadChecks
 from penstock.staging.reports import Gathered, gather
 
 CAREFUL_ROWS_MAX = 10_000
-JUDGED_RECORDS_MIN = 100
-"""Smaller batches are not judged by their share of bad records."""
 
 F = TypeVar("F", bound=TaskFlow)
 Compile = Callable[[RecordFrame, F], DataFrame]
@@ -50,41 +48,6 @@ class LogRecords:
         source = self.source(slices)
         count = len(source.pieces)
         return RecordFrame(self.session.range(0, count, 1, max(1, count)), source, tasks=count)
-
-
-class ReadChecks:
-    """What must hold of the records that a batch read before it may be committed (RULES P2)."""
-
-    def __init__(self, job: JobSpec, log: Log) -> None:
-        self._job = job
-        self._log = log
-        self._compacted: dict[str, bool | None] = {}
-
-    def refuse_bad_share(self, total: Counts, reasons: Sequence[Reason]) -> None:
-        """Stop before the commit if more records of a batch are bad than the job accepts."""
-        share_max = self._job.on.bad_share
-        if total.read >= JUDGED_RECORDS_MIN and total.quarantined > share_max * total.read:
-            raise BadShareError(total, share_max, reasons)
-
-    def check_count(self, piece: Slice, read: int) -> None:
-        """Every offset of the slice has a record, unless the topic may have holes."""
-        missing = piece.end - piece.read_from - read
-        if missing < 0:
-            raise TransientError(f"{piece.partition} has more records than offsets in {piece}")
-        if missing and not self.holes_allowed(piece.partition.topic):
-            raise UserError(
-                f"{piece.partition}: {missing} offsets from {piece.read_from} to {piece.end - 1} have no record",
-                detail="the topic is not compacted, and the job file does not declare it as written in transactions",
-                hint="set `log.kafka.transactional: true` if its producers use transactions; else data is missing",
-            )
-
-    def holes_allowed(self, topic: str) -> bool:
-        """Whether offsets may have no record: compacted topics, and those written in transactions."""
-        if self._job.log.transactional:
-            return True
-        if topic not in self._compacted:
-            self._compacted[topic] = self._log.compacted(topic)
-        return self._compacted[topic] is not False
 
 
 class BatchJob(Generic[F]):
@@ -112,8 +75,23 @@ class BatchJob(Generic[F]):
         with spark_errors(self._spark):
             return LogRecords(self.session, self._log, self._spark.sparkContext.defaultParallelism, batch_bytes)
 
-    def run(self, batch: Batch, flow: F, records: Records) -> Gathered:
-        """Run the Spark job; records that break it are found and sent to quarantine, the rest runs again."""
+    def run(self, batch: Batch, flow: F, records: Records, types: Sequence[str] = ()) -> Gathered:
+        """Run the Spark job, and again if new fields of these types are in too few records to become columns."""
+        gathered, on = self._run(batch, flow, records), flow.on
+        while on.new_column == "add" and (rare := gathered.rare_fields(types, on.new_column_share)):
+            reason = f"in less than {on.new_column_share:g} of the records of a batch: these records are quarantined"
+            # A rare object is listed by what is in it; so is a known one that has new members.
+            around = {path[:depth] for path in rare for depth in range(len(path))}
+            for name in types:
+                fields = sorted(".".join(path) for of_type, *path in rare - around if of_type == name)
+                if fields:
+                    self._listener.event(FieldsLeftOut(fields=fields, reason=reason, type=name or None))
+            on = replace(on, rare_fields=on.rare_fields | rare)
+            gathered = self._run(batch, replace(flow, on=on), records)
+        return gathered
+
+    def _run(self, batch: Batch, flow: F, records: Records) -> Gathered:
+        """Records that break it are found and sent to quarantine, the rest runs again."""
         try:
             return gather(self._reports(batch, flow, records))
         except BatchFailedError:
@@ -130,15 +108,6 @@ class BatchJob(Generic[F]):
         for (partition, offset), reason in poison.items():
             self._listener.event(RecordIsolated(partition=str(partition), offset=offset, reason=reason))
         return gather(self._reports(batch, _without(flow, poison), records))
-
-    def check(self, batch: Batch, gathered: Gathered) -> None:
-        """What must hold before the commit."""
-        if gathered.first_error and self._job.on.bad_record == "fail":
-            hint = "fix the schema, or set `on.bad_record: quarantine`"
-            raise UserError(f"a record cannot be written: {gathered.first_error}", hint=hint)
-        self.checks.refuse_bad_share(gathered.total, gathered.reasons)
-        for piece in batch.slices:
-            self.checks.check_count(piece, sum(share.counts.read for share in gathered.of(piece.partition).values()))
 
     def _reports(self, batch: Batch, flow: F, records: Records) -> list[TaskReport]:
         """Run it, and once more without the records from which `sql:` made rows that cannot be written."""

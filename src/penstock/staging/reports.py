@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from penstock.errors import InvariantError
-from penstock.flow.columns.seen_types import NewFields, from_json, merged
+from penstock.flow.columns.seen_types import NewFields, from_json, merged, rare_paths
 from penstock.flow.stage import TaskFlow
 from penstock.flow.write.manifest import Counts, EpochMarks, PartitionKey, Reason, StagedFile, merged_epoch_marks
 from penstock.flow.write.quarantine import merged_reasons
@@ -44,6 +44,14 @@ class Gathered:
     def new_fields(self, name: str = UNROUTED) -> NewFields:
         """The fields of a type's records that its columns lack."""
         return merged(from_json(named[name].new_fields) for named in self.shares.values() if name in named)
+
+    def rare_fields(self, types: Iterable[str], share_min: float) -> frozenset[tuple[str, ...]]:
+        """The type and the path of new fields that are in fewer records of a type than this share."""
+        rare: set[tuple[str, ...]] = set()
+        for name in types:
+            records = sum(named[name].counts.read for named in self.shares.values() if name in named)
+            rare |= {*rare_paths(self.new_fields(name), share_min * records, (name,))}
+        return frozenset(rare)
 
 
 def gather(reports: Sequence[TaskReport]) -> Gathered:

@@ -16,6 +16,7 @@ import obstore.exceptions as store_errors
 from obstore.store import LocalStore, MemoryStore, from_url
 
 from penstock.errors import OutcomeUnknownError, TransientError, UserError
+from penstock.job.storage_options import CLIENT_OPTIONS, ONLY_FOR_DELTALAKE, RETRY_OPTIONS
 from penstock.storage.failures import NotFoundError, failure_of, translate_errors
 from penstock.storage.files import (
     RangeReader,
@@ -38,18 +39,6 @@ RETRY_SECONDS_MAX = 60
 _REMOTE = frozenset({"s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss"})
 _S3 = frozenset({"s3", "s3a"})
 _VENDOR = re.compile(r"^(aws|azure|google)_")
-_CLIENT_KEYS = frozenset(
-    {
-        "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "http1_only",
-        "http2_keep_alive_interval", "http2_keep_alive_timeout", "http2_keep_alive_while_idle", "http2_only",
-        "pool_idle_timeout", "pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate", "proxy_excludes",
-        "randomize_addresses", "read_timeout", "timeout", "user_agent",
-    }
-)  # fmt: skip
-_RETRY_KEYS = frozenset({"max_retries", "retry_timeout"})
-_ONLY_FOR_DELTALAKE = re.compile(
-    r"(allow_unsafe_rename|locking_provider|dynamo|force_credential_load|backoff_config)", re.IGNORECASE
-)
 _TAKEN = (store_errors.AlreadyExistsError, store_errors.PreconditionError)
 
 
@@ -209,11 +198,11 @@ def _sorted_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[st
     for key, value in options.items():
         name = key.lower()
         plain = _VENDOR.sub("", name)
-        if _ONLY_FOR_DELTALAKE.search(name):
+        if ONLY_FOR_DELTALAKE.search(name):
             continue
-        if plain in _CLIENT_KEYS:
+        if plain in CLIENT_OPTIONS:
             client[plain] = value
-        elif plain in _RETRY_KEYS:
+        elif plain in RETRY_OPTIONS:
             retry[plain] = _retry_value(plain, value)
         else:
             config[name] = value

@@ -27,8 +27,8 @@ from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
 from penstock.quarantine.replay import Target
 from penstock.quarantine.table import Listings
-from penstock.status.metrics import Meter, Metric
-from penstock.status.model import DayAnswer, JobStatus
+from penstock.reporting.metrics import Meter, Metric
+from penstock.reporting.model import DayAnswer, JobStatus
 
 
 @dataclass(frozen=True, slots=True)

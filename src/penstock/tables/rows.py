@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.errors import UserError
 from penstock.flow.columns.computed import output_type
 from penstock.job.decode import schema_of_rows
-from penstock.job.expressions import Expression, KafkaField, fields
+from penstock.job.expressions import Call, Constant, Expression, Field, KafkaField, fields, leaves, to_text
 from penstock.job.faults import Finding, InvalidValueError, KeyPath, nearest, shown
 from penstock.job.kafka_types import KAFKA_TYPES, PLACE, place_columns
 from penstock.job.reader import SpecReader
@@ -47,7 +47,7 @@ def complete_rows(
     """
     schema = schema_of_rows(job, reader)
     stated = stated_columns(reader)
-    selected = _selected(job.sql, reader) if job.sql is not None else {}
+    selected, conditions = _read_sql(job.sql, reader) if job.sql is not None else ({}, ())
     if schema is not None:
         reader.findings += column_findings(job, schema, reader)
     message: KeyPath | None = ("decode", "message") if reader.has("decode", "message") else None
@@ -65,6 +65,8 @@ def complete_rows(
     output = OutputColumns(types, complete=schema is not None and not reader.misstates("columns"))
     output = _without_dropped(job, schema, output, reader)
     sql = job.sql
+    for name in conditions:
+        _note_missing(name, output, ("sql", "where"), reader)
     if sql is not None and sql.select:
         output = _projected(sql, selected, output, reader)
         # A projection keeps the place of a row, whether it names it or not.
@@ -125,7 +127,14 @@ def expression_findings(expression: Expression, schema: pa.Schema, at: KeyPath) 
     try:
         output_type(expression, schema)
     except UserError as error:
-        yield Finding(at, error.primary, error.hint)
+        word = isinstance(expression, Field) and len(expression.path) == 1 and at[0] == "columns"
+        yield Finding(
+            at, error.primary, f"{error.hint}; text is written \"'{to_text(expression)}'\"" if word else error.hint
+        )
+    else:
+        is_call = isinstance(expression, Call) and expression.function not in ("concat", "coalesce")
+        if is_call and all(isinstance(leaf, Constant) for leaf in leaves(expression)):
+            yield Finding(at, f"{to_text(expression)} reads no field", "a field is written without quotes")
 
 
 # the place of a row
@@ -152,9 +161,12 @@ def add_place(job: JobSpec, reader: SpecReader, taken: Iterable[tuple[KeyPath, s
 # sql
 
 
-def _selected(sql: SqlSpec, reader: SpecReader) -> dict[int, SelectItem]:
-    """The entries of `select` other than `*`, by index; notes what is not an expression over one row."""
-    from penstock.job.sql_text import check_where, read_select  # noqa: PLC0415 - imports sqlglot
+def _read_sql(sql: SqlSpec, reader: SpecReader) -> tuple[dict[int, SelectItem], tuple[str, ...]]:
+    """The entries of `select` other than `*`, by index, and the columns that `where` reads.
+
+    Notes what is not an expression over one row.
+    """
+    from penstock.job.sql_text import read_select, read_where  # noqa: PLC0415 - imports sqlglot
 
     if not reader.has("sql", "select") and not reader.has("sql", "where"):
         reader.note(("sql",), "needs select or where")
@@ -163,15 +175,22 @@ def _selected(sql: SqlSpec, reader: SpecReader) -> dict[int, SelectItem]:
     texts: list[tuple[KeyPath, str]] = [(("sql", "select", index), text) for index, text in enumerate(sql.select)]
     texts += [(("sql", "where"), sql.where)] if sql.where is not None else []
     items: dict[int, SelectItem] = {}
+    conditions: tuple[str, ...] = ()
     for at, text in texts:
         try:
             if at == ("sql", "where"):
-                check_where(text)
+                conditions = read_where(text)
             elif text.strip() != "*":
                 items[int(at[-1])] = read_select(text)
         except InvalidValueError as refusal:
             reader.note(at, refusal.message, refusal.hint)
-    return items
+    return items, conditions
+
+
+def _note_missing(name: str, columns: OutputColumns, at: KeyPath, reader: SpecReader) -> None:
+    """Note that there is no such column, if that is certain; SQL ignores case."""
+    if columns.complete and name.casefold() not in {column.casefold() for column in columns.types}:
+        reader.note(at, f"there is no column {shown(name)}", nearest(name, columns.types))
 
 
 def _projected(
@@ -191,8 +210,8 @@ def _projected(
             continue
         item, at = selected[index], ("sql", "select", index)
         column = names.get(item.path[0].casefold()) if item.path is not None else None
-        if item.path is not None and column is None and before.complete:
-            reader.note(at, f"there is no column {item.path[0]}", nearest(item.path[0], before.types))
+        for name in item.columns:
+            _note_missing(name, before, at, reader)
         if fault := name_fault(item.name):
             reader.note(at, fault)
         if item.name.casefold() in {name.casefold() for name in types}:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TextIO
 
 import structlog
 
-from penstock.events import AlertEnded, AlertRaised, Event, Listener, RulesMeasured
+from penstock.events import AlertEnded, AlertRaised, Event, LagMeasured, Listener, RulesMeasured
 
 
 class Listeners:
@@ -41,20 +42,32 @@ class AlertChanges:
                 self._inner.event(AlertEnded(rule))
 
 
-class LogLines:
-    """Writes each event of a job as one line: of JSON, or of text for a terminal."""
+class LogRecords:
+    """Logs each event of a job by Python's `logging`, under `penstock.jobs.NAME`."""
 
-    def __init__(self, job: str, stream: TextIO = sys.stdout, *, text: bool = False) -> None:
-        as_text = structlog.dev.ConsoleRenderer(sort_keys=False)
+    def __init__(self, job: str) -> None:
+        self._logger = logging.getLogger(f"penstock.jobs.{job}")
+
+    def event(self, event: Event) -> None:
+        if not isinstance(event, LagMeasured):
+            level = logging.getLevelNamesMapping()[event.level.upper()]
+            self._logger.log(level, "%s %s", event.name, event.facts())
+
+
+class LogLines:
+    """Writes each event of a job as one line of JSON."""
+
+    def __init__(self, job: str, stream: TextIO = sys.stdout) -> None:
         self._logger = structlog.wrap_logger(
             structlog.PrintLogger(stream),
             processors=[
                 structlog.processors.add_log_level,
                 structlog.processors.TimeStamper(fmt="iso", utc=True),
-                as_text if text else structlog.processors.JSONRenderer(default=str),
+                structlog.processors.JSONRenderer(default=str),
             ],
             job=job,
         )
 
     def event(self, event: Event) -> None:
-        getattr(self._logger, event.level)(event.name, **event.facts())
+        if not isinstance(event, LagMeasured):
+            getattr(self._logger, event.level)(event.name, **event.facts())

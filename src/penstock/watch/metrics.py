@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from penstock import events
 from penstock.errors import UserError
-from penstock.status.metrics import Add, Change, Forget, Meter, Metric, Put, PutAll
-from penstock.tables.kind import Kind
+from penstock.reporting.metrics import Add, Change, Forget, Meter, Metric, Put, PutAll
 from penstock.tables.registry import KINDS
+
+if TYPE_CHECKING:
+    from penstock.tables.kind import Kind
 
 PAGE_HEAD = """\
 # Metrics

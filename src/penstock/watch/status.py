@@ -8,8 +8,8 @@ from collections.abc import Callable
 from penstock.job.spec import JobSpec
 from penstock.logs.registry import OpenLog
 from penstock.logs.registry import open_log as open_log_of
-from penstock.status.model import AlertKind as AlertKind
-from penstock.status.model import JobStatus as JobStatus
+from penstock.reporting.model import AlertKind as AlertKind
+from penstock.reporting.model import JobStatus as JobStatus
 from penstock.tables.registry import kind_of
 
 

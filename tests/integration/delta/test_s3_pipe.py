@@ -20,7 +20,7 @@ from penstock.lake.delta.table import open_table
 from penstock.storage import open_storage
 from penstock.tables.registry import load_job
 from penstock.tables.single.table import vacuum
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.support.jobs import numbered
 from tests.support.kafka import Produce, Topics
 from tests.support.lake import s3_server

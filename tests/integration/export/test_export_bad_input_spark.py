@@ -16,7 +16,7 @@ from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import FanoutFlow
 from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.lake.state import Totals
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.cases.export_bad_input import (
     AT,
     CLOCK,

@@ -7,7 +7,7 @@ from collections import Counter
 import polars as pl
 
 import penstock
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.support.exports import ExportPipe, event
 from tests.support.kafka import Produce, Topics
 

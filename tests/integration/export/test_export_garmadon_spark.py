@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.cases.export_garmadon import GOOD, SETTINGS, TYPES, heap, vector_bytes
 from tests.support.exports import ExportPipe, data_files
 from tests.support.garmadon_descriptors import write_descriptors

@@ -18,7 +18,7 @@ from penstock.environment import Environment
 from penstock.tables.export.upkeep import vacuum
 from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import kind_of
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.support.export_story import Story
 from tests.support.exports import ExportPipe, event, export_job, type_of
 from tests.support.hdfs import HOME, HdfsCluster

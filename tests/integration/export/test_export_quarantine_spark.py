@@ -12,7 +12,7 @@ from penstock.environment import Environment
 from penstock.tables.export.upkeep import vacuum
 from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import kind_of
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.support.exports import ExportPipe, event, type_of
 from tests.support.kafka import Produce, Topics
 

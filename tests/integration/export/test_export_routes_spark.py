@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.lake.state import Totals
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.support.exports import ExportPipe, event
 from tests.support.kafka import Headers, Produce, Topics
 

@@ -24,7 +24,7 @@ from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.upkeep import vacuum
 from penstock.tables.kind import CompactRequest
 from penstock.tables.registry import kind_of, load_job
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.support.exports import event, export_job
 from tests.support.kafka import Produce, Topics
 from tests.support.lake import s3_server

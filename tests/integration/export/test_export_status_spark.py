@@ -14,7 +14,7 @@ import pytest
 from penstock.errors import TransientError
 from penstock.job.spec import job_of, kafka_of
 from penstock.logs.registry import open_log
-from penstock.status.model import AlertKind
+from penstock.reporting.model import AlertKind
 from penstock.tables.export.monitoring import ExportAlert
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status import export_status

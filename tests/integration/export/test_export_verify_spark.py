@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.verify import Check, Sample, Verdict, VerifyReport, verify
+from penstock.watch.verify import Check, Sample, Verdict, VerifyReport, verify
 from tests.support.exports import ExportPipe, event
 from tests.support.kafka import Produce, Topics
 from tests.unit.tables.export.damaged_root import rewritten

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.verify import Sample, verify
+from penstock.watch.verify import Sample, verify
 from tests.cases.bad_input import GOOD, SCHEMA, job_of, rows
 from tests.support.kafka import Produce, Topics
 from tests.support.quarantine_url import quarantine_of

@@ -20,7 +20,7 @@ from penstock.job.spec import kafka_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.staging.isolate import UnhealthyTasksError
 from penstock.tables.registry import load_job
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.support.exports import ExportPipe
 from tests.support.full_disk import file_size_limit, spark_workers
 from tests.support.jobs import assert_every_record_once, numbered, numbered_job

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from penstock.errors import TransientError
 from penstock.job.spec import JobSpec, kafka_of
-from penstock.verify import Sample, ViolationKind, verify
+from penstock.watch.verify import Sample, ViolationKind, verify
 from tests.cases.verify import CHECKS, check_of, failed, filled, job_of_twenty, recreated, violation
 from tests.support.kafka import Produce, Topics
 from tests.support.small_table import Load, SmallTable, partitions_of, small_job, started

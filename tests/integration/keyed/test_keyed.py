@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from penstock.environment import Environment
 from penstock.tables.kind import CompactRequest, Loading, SaveMode, VacuumRequest
 from penstock.tables.registry import kind_of, load_job
-from penstock.verify import verify
 from penstock.watch.status import status
+from penstock.watch.verify import verify
 from tests.support.change_data import ChangeData, documented_job
 from tests.support.kafka import Produce, Topics
 from tests.support.keyed_tables import Keyed

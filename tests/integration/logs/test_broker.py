@@ -194,6 +194,12 @@ def test_the_command_line_finds_a_broker_that_another_process_started(tmp_path: 
         sent = CliRunner().invoke(app, ["broker", "send", "lines", "--folder", str(folder)], input="one\ntwo\n")
         assert sent.output.splitlines()[-1] == "2 records sent to lines"
         assert read(bootstrap, "lines", 2) == [b"one", b"two"]
+        keyed = ["broker", "send", "lines", "--key", "id", "--headers", "type=click", "--folder", str(folder)]
+        assert CliRunner().invoke(app, keyed, input='{"id": 7}\n').exit_code == 0
+        assert "field id" in str(CliRunner().invoke(app, keyed, input="no JSON\n").exception)
+        shown = CliRunner().invoke(app, ["broker", "read", "lines", "--json", "--folder", str(folder)]).output
+        *_, last = [json.loads(line) for line in shown.splitlines()]
+        assert (last["key"], last["headers"]) == ({"text": "7"}, [{"key": "type", "value": {"text": "click"}}])
         again = broker_command("start", "-q", folder=folder)
         assert (again.code, again.output.strip()) == (0, bootstrap), again.errors
         assert answer(broker_command("status", "--json", folder=folder)) == started

@@ -17,7 +17,7 @@ from penstock.job.spec import kafka_of
 from penstock.logs.kafka.log import KafkaLog, lost_tails
 from penstock.logs.log import EpochMark, LostTail, Partition
 from penstock.plan import LostTailError
-from penstock.verify import Verdict, ViolationKind, verify
+from penstock.watch.verify import Verdict, ViolationKind, verify
 from tests.support.exports import ExportPipe, event
 from tests.support.kafka import Produce, Topics
 from tests.support.pipes import Pipe, ids

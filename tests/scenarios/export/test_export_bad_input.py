@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import UserError
 from penstock.job.faults import JobFileError
 from penstock.tables.registry import load_job
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.cases.export_bad_input import (
     CLOCK,
     DAYS,

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.support.exports import ExportPipe, event, type_of
 from tests.support.kafka import Produce, Topics
 from tests.support.pipes import CrashError, crash_at

@@ -10,7 +10,7 @@ import pytest
 from penstock.job.faults import JobFileError
 from penstock.lake.state import Totals
 from penstock.tables.registry import load_job
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.cases.export_garmadon import DESCRIPTORS, GOOD, NOON_MS, SETTINGS, TYPES, VECTORS, heap, vector_bytes
 from tests.support.exports import ExportPipe, export_job, type_of
 from tests.support.garmadon_descriptors import (

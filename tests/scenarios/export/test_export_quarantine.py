@@ -13,7 +13,7 @@ from penstock.environment import Environment
 from penstock.errors import PenstockError
 from penstock.proof.subject import Sample
 from penstock.quarantine.replay import ReplayOptions
-from penstock.verify import Verdict, verify
+from penstock.watch.verify import Verdict, verify
 from tests.support.exports import ExportPipe, event, type_of
 from tests.support.kafka import Produce, Topics
 from tests.support.pipes import CrashError, crash_at
@@ -100,3 +100,25 @@ def test_records_are_replayed_into_the_delta_tables_of_their_types_once_after_an
     assert export.quarantined() == [(0, 4)]
     assert replay(export.job, spark=export.spark) == ReplayReport(still_bad=1, remaining=1)
     assert verify(export.job, values=Sample(None)).ok
+
+
+def test_a_field_of_few_records_of_a_type_waits_in_quarantine_until_it_is_replayed(
+    export: ExportPipe, topic: Topics, produce: Produce
+) -> None:
+    """As often in another type it is a column; the first records of a type fix its columns, rare fields too."""
+    name = topic()
+    export.describe(name, types=[type_of("A"), type_of("B"), type_of("C", schema="infer")], on="new_column: add")
+    many = [event("A", number) for number in range(1_999)]
+    odd = [event("A", 1_999, colour="red"), event("B", 0, colour="blue"), event("C", 0, colour="green")]
+    produce(name, [*many, *odd])
+    export.run_to_end()
+    assert (len(export.offsets("A")), export.rows("B", "colour"), export.rows("C", "colour")) == (
+        1_999,
+        [("blue",)],
+        [("green",)],
+    )
+    assert "colour" not in str(export.table.logs.columns_of("A"))
+    assert verify(export.job, values=Sample(None)).ok
+    assert replay(export.job, spark=export.spark).replayed == 1
+    assert ("red",) in export.rows("A", "colour")
+    assert verify(export.job).ok

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.lake.state import Totals
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.support.exports import FIRST_DAY, ExportPipe, data_files, event, type_of
 from tests.support.kafka import Produce, Topics
 

@@ -181,7 +181,7 @@ def test_s10_an_event_for_each_of_200_days_is_filed_with_two_files_open_at_a_tim
 ) -> None:
     """A row group of a byte has every row written when it comes: only the bound keeps 200 files from being open."""
     few = PoolLimits(open_writers_max=2, row_group_bytes_max=1)
-    monkeypatch.setattr("penstock.tables.export.writer.PoolLimits", lambda **_: few)
+    monkeypatch.setattr("penstock.tables.export.flow.PoolLimits", lambda **_: few)
     story.export.describe(story.topic)
     days = [-((number * 77) % 200) for number in range(200)]
     story.produce(story.topic, [event("A", number, day=day) for number, day in enumerate(days)], partition=0)

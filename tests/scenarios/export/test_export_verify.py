@@ -15,7 +15,7 @@ from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.upkeep import compact
-from penstock.verify import Check, Verdict, VerifyReport, verify
+from penstock.watch.verify import Check, Verdict, VerifyReport, verify
 from tests.support.exports import ExportPipe, event, type_of
 from tests.support.kafka import Produce, Topics
 

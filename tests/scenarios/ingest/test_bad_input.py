@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.errors import UserError
-from penstock.verify import verify
 from penstock.watch.status import status
+from penstock.watch.verify import verify
 from tests.cases.bad_input import GOOD, job_of, rows
 from tests.support.kafka import Produce, Topics
 from tests.support.quarantine_url import quarantine_of

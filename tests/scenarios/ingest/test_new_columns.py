@@ -7,6 +7,7 @@ import json
 import pytest
 from deltalake import DeltaTable
 
+from penstock.engine.replay import replay
 from penstock.errors import UserError
 from penstock.lake.state import Totals
 from tests.support.kafka import Produce, Topics
@@ -129,4 +130,41 @@ def test_half_a_surrogate_in_the_name_of_a_new_field_is_quarantined(
     pipe.run_to_end()
     assert pipe.positions() == [1]
     assert pipe.column("id") == []
+    assert pipe.verified()
+
+
+MANY = [f'{{"id": {number}, "user": {{"name": "ann"}}}}' for number in range(1_999)]
+TYPO = '{"id": 1999, "user": {"name": "bob", "nmae": "x"}, "colour": "red"}'
+
+
+def test_a_field_of_few_records_becomes_no_column_and_waits_in_quarantine(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, [*MANY, TYPO])
+    pipe.describe(name, schema="id: long, user: {name: string}", on="new_column: add")
+    recorder = pipe.run_to_end()
+    assert names_of(pipe) == ["id", "user", "partition", "offset"]
+    assert pipe.quarantined() == [(0, 1_999)]
+    assert recorder.named("fields left out")[0]["fields"] == ["colour", "user.nmae"]
+    assert pipe.totals() == Totals(read=2_000, written=1_999, quarantined=1)
+    assert pipe.verified()
+    assert replay(pipe.job, spark=pipe.spark).replayed == 1
+    assert pipe.rows("id", "colour")[-1] == (1_999, "red")
+    assert pipe.verified()
+
+
+def test_with_share_0_one_record_is_enough_and_frequent_fields_need_no_more(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, [*MANY, TYPO])
+    pipe.describe(name, schema="id: long, user: {name: string}", on="new_column: add, new_column_share: 0")
+    pipe.run_to_end()
+    assert pipe.totals().quarantined == 0
+    produce(name, [*(f'{{"id": {number}, "size": 1}}' for number in range(1_998)), '{"id": 1, "sise": 1}'] * 2)
+    pipe.describe(name, schema="id: long, user: {name: string}", on="new_column: add, new_column_share: 0.01")
+    pipe.run_to_end()
+    assert {*names_of(pipe)} == {"id", "user", "partition", "offset", "colour", "size"}
+    assert len(pipe.quarantined()) == 2
     assert pipe.verified()

@@ -8,7 +8,7 @@ import pytest
 from penstock.environment import Environment
 from penstock.lake.delta.compact import compact
 from penstock.tables.single.table import existing_table
-from penstock.verify import Check, Sample, Verdict, verify
+from penstock.watch.verify import Check, Sample, Verdict, verify
 from tests.support.exports import ExportPipe, event
 from tests.support.kafka import Produce, Topics
 from tests.support.pipes import Pipe

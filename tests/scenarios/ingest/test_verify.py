@@ -18,7 +18,7 @@ from penstock.cli.verify import verify as verify_command
 from penstock.flow.write.manifest import Counts
 from penstock.job.spec import JobSpec, kafka_of
 from penstock.lake.delta.compact import compact
-from penstock.verify import Sample, Verdict, ViolationKind, verify
+from penstock.watch.verify import Sample, Verdict, ViolationKind, verify
 from tests.cases.verify import CHECKS, check_of, failed, filled, job_of_twenty, recreated, violation
 from tests.support.kafka import Produce, Topics
 from tests.support.small_table import SCHEMA, Load, SmallTable, partitions_of, small_job, started, without_offsets

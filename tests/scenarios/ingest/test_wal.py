@@ -13,7 +13,7 @@ from penstock.failpoints import BATCH_STEPS, START_STEPS
 from penstock.logs.log import Bounds
 from penstock.logs.wal.client import WalClient
 from penstock.logs.wal.server import WalServer
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.support.pipes import CrashError, Pipe, crash_at, ids, once_at
 from tests.support.wal import EAGER, WalProduce, served
 

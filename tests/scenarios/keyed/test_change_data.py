@@ -15,7 +15,7 @@ from penstock.engine.round import open_rounds
 from penstock.job.spec import JobSpec
 from penstock.proof.subject import Sample
 from penstock.tables.registry import load_job
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.scenarios.local_spark import local_session
 from tests.support.change_data import ChangeData, documented_job
 from tests.support.keyed_tables import ONE, ZERO, finish

@@ -27,7 +27,7 @@ from penstock.tables.keyed.files import chunk_store, files_number
 from penstock.tables.keyed.layout import buckets_of, key_frame
 from penstock.tables.kind import CompactRequest, Loading, SaveMode
 from penstock.tables.registry import kind_of
-from penstock.verify import Verdict
+from penstock.watch.verify import Verdict
 from tests.scenarios.local_spark import local_session
 from tests.support.keyed_tables import ONE, ZERO, Keyed, row
 from tests.support.quarantine_url import quarantine_of

@@ -14,7 +14,7 @@ from deltalake.schema import PrimitiveType
 
 from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
-from penstock.status.model import Section
+from penstock.reporting.model import Section
 from penstock.tables.keyed.merging.runs import RunWriter
 from penstock.tables.kind import CompactRequest, VacuumRequest
 from penstock.tables.registry import kind_of

@@ -74,11 +74,13 @@ def test_deleted_rows_are_removed_and_counted_as_written(tmp_path: Path) -> None
     assert table.verified().ok
 
 
-def test_a_delete_may_be_a_value_of_a_column(tmp_path: Path) -> None:
-    table = Keyed(tmp_path, "row_keys: [number], delete: \"note = 'gone'\"")
-    table.put(row(1, 10), row(2, 20), row(1, 0, note="gone"), row(2, 21, note="here"))
+def test_a_delete_is_a_condition_and_null_is_not_true(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], delete: \"note = 'gone' or not (note = 'here') and number > 2\"")
+    table.put(row(1, 10), row(2, 20), row(3, 30), row(4, 40))
+    table.put(row(1, 0, note="gone"), row(2, 21, note="left"), row(3, 0, note="left"), row(4, 41, note="here"))
     table.run()
-    assert table.values() == {("a", 2): 21}
+    assert table.values() == {("a", 2): 21, ("a", 4): 41}
+    assert table.verified().ok
 
 
 def test_a_tombstone_deletes_the_row_of_its_kafka_key(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_columns_of_one_name_are_refused_by_name(tmp_path: Path) -> None:
 
 
 COMPUTED: dict[str, Any] = {
-    "keyed": "partition_keys: [day], row_keys: [id], delete: op = d, buckets: 3",
+    "keyed": "partition_keys: [day], row_keys: [id], delete: op = 'd', buckets: 3",
     "schema": "after: {id: long, at: timestamp}, before: {id: long}, op: string, note: string",
     "columns": f"{COLUMNS}, id: 'coalesce(after.id, before.id)', day: day(after.at), origin: \"'log'\"",
     "on": "new_column: quarantine",

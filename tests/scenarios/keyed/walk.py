@@ -24,7 +24,7 @@ from penstock.tables.keyed.kind import KeyedKind
 from penstock.tables.keyed.proof import OPEN
 from penstock.tables.kind import CompactRequest, Loading, SaveMode, VacuumRequest
 from penstock.tables.registry import kind_of, load_job
-from penstock.verify import Verdict, verify
+from penstock.watch.verify import Verdict, verify
 from tests.scenarios.local_spark import local_session
 from tests.support.keyed_tables import ONE, ZERO, Holding, finish
 from tests.support.memory_log import MemoryLog, MemoryRecord

@@ -15,7 +15,7 @@ from penstock.proof.findings import Check
 from penstock.publish.output import OutputRecord
 from penstock.tables.rollup.proof import verification
 from penstock.tables.rollup.publishing import OUTPUTS
-from penstock.verify import verify
+from penstock.watch.verify import verify
 from tests.scenarios.rollup.damage import WINDOWS, files, raised, rewrite
 from tests.scenarios.rollup.rollups import START, Rollup, point
 from tests.support.memory_log import MemoryLog, MemoryRecord

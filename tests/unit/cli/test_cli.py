@@ -178,7 +178,7 @@ environment = Watched(os.environ)
 os.environ = environment
 import penstock, penstock.plan, penstock.errors
 heavy = {"pyspark", "confluent_kafka", "deltalake", "obstore"} & sys.modules.keys()
-import penstock.claims, penstock.cli.run, penstock.engine.process, penstock.verify, penstock.embedded.demo
+import penstock.claims, penstock.cli.run, penstock.engine.process, penstock.watch.verify, penstock.embedded.demo
 slow = "pandas.core" in sys.modules
 ours = sorted(name for name in environment.read if name.startswith(("PENSTOCK", "SPARK", "KAFKA", "JAVA", "XDG")))
 print(json.dumps({

@@ -131,6 +131,37 @@ def test_a_wrong_section_is_reported_at_its_location_with_the_closest_match(
     assert f"did you mean {near}?" in text if near else "did you mean" not in text
 
 
+@pytest.mark.parametrize(
+    ("expression", "message", "hint"),
+    [
+        ("day(n)", "day takes a time, a date or text, not long", "write day(timestamp_millis(n)), or timestamp_s"),
+        ("hour(kafka.offset)", "hour takes a time, a date or text, not long", "write hour(timestamp_millis(kafka.o"),
+        ("day(ok)", "day takes a time, a date or text, not boolean", "state another type in the schema"),
+        ("timestamp_millis(s)", "timestamp_millis takes whole numbers, not string", "day and hour take times as"),
+        ("timestamp_seconds(f)", "timestamp_seconds takes whole numbers, not double", "state another type in the"),
+        ("lower(n)", "lower takes text, not long", "concat(n) is its text"),
+        ("upper(kafka.key)", "upper takes text, not binary", "state another type in the schema"),
+        ("substr(i, 1, 2)", "substr takes text, not int", "concat(i) is its text"),
+        ("concat(s, f)", "concat takes text and whole numbers, not double", "state another type in the schema"),
+        ("coalesce(s, i)", "coalesce takes one type, not string, int", "concat(...) makes text of a whole number"),
+        ("coalesce(i, n)", "coalesce takes one type, not int, long", "state one type for them in the schema"),
+        ("coalesce(n, 'x')", "the constant x is not of type long", "use a constant of type long"),
+        ("day(concat(s, lower(i)))", "lower takes text, not int", "concat(i) is its text"),
+        ("day('at')", "reads no field", "a field is written without quotes"),
+        ("eu", "the schema has no field eu", "text is written \"'eu'\""),
+    ],
+)
+def test_an_expression_over_another_type_is_a_fault_with_a_hint(
+    faults: Faults, expression: str, message: str, hint: str
+) -> None:
+    schema = "schema: {s: string, i: int, n: long, f: double, ok: boolean, at: timestamp}\n"
+    before, _, after = BASE.partition("schema:")
+    text = before + schema + after.partition("\n")[2] + f'columns:\n  good: day(at)\n  bad: "{expression}"\n'
+    [(line, key, found)] = faults(text)
+    assert (line, key) == (10, "columns.bad")
+    assert message in found and hint in found
+
+
 @pytest.mark.parametrize("column", ["kafka.headers", "kafka.key", "coalesce(meta, meta)", "meta.tags", "1.5"])
 def test_a_computed_partition_column_must_be_of_a_type_that_can_partition(faults: Faults, column: str) -> None:
     text = BASE.replace("s3://lake/web", "x, partition_by: [p]") + f"columns: {{p: '{column}'}}\n"
@@ -171,7 +202,7 @@ def test_one_fault_does_not_cause_others(faults: Faults) -> None:
 def test_json_needs_a_schema(faults: Faults) -> None:
     text = "\n".join(line for line in BASE.splitlines() if not line.startswith("schema"))
     assert faults(text) == [
-        (1, "schema", "required key is missing: decode json needs the fields and their types"),
+        (1, "schema", "required key is missing: decode json needs the fields and their types, or infer"),
     ]
 
 

@@ -3,35 +3,35 @@ from __future__ import annotations
 import pytest
 
 from penstock.job.faults import InvalidValueError
-from penstock.job.sql_text import SelectItem, check_where, read_select
+from penstock.job.sql_text import SelectItem, read_select, read_where
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("status", SelectItem("status", ("status",))),
-        ("meta.Producer.at", SelectItem("at", ("meta", "Producer", "at"))),
-        ("`user name`", SelectItem("user name", ("user name",))),
-        ("status as Code", SelectItem("Code", ("status",))),
-        ("status AS `my code`", SelectItem("my code", ("status",))),
-        ("upper(method) as method", SelectItem("method", None)),
-        ("cast(status as long) as status", SelectItem("status", None)),
-        ("status + 1 as next", SelectItem("next", None)),
+        ("status", SelectItem("status", ("status",), ("status",))),
+        ("meta.Producer.at", SelectItem("at", ("meta", "Producer", "at"), ("meta",))),
+        ("`user name`", SelectItem("user name", ("user name",), ("user name",))),
+        ("status as Code", SelectItem("Code", ("status",), ("status",))),
+        ("status AS `my code`", SelectItem("my code", ("status",), ("status",))),
+        ("upper(method) as method", SelectItem("method", None, ("method",))),
+        ("cast(status as long) as status", SelectItem("status", None, ("status",))),
+        ("status + 1 as next", SelectItem("next", None, ("status",))),
         ("'select sum(x) from y' as s", SelectItem("s", None)),
-        ("upper(method) shout", SelectItem("shout", None)),
-        ("case when status > 1 then 'a' else 'b' end as c", SelectItem("c", None)),
-        ("a -- b", SelectItem("a", ("a",))),
-        ("a.b.c.d.e", SelectItem("e", ("a", "b", "c", "d", "e"))),
-        ("tags[0].name as c", SelectItem("c", None)),
+        ("upper(method) shout", SelectItem("shout", None, ("method",))),
+        ("case when status > 1 then 'a' else 'b' end as c", SelectItem("c", None, ("status",))),
+        ("a -- b", SelectItem("a", ("a",), ("a",))),
+        ("a.b.c.d.e", SelectItem("e", ("a", "b", "c", "d", "e"), ("a",))),
+        ("tags[0].name as c", SelectItem("c", None, ("tags",))),
         ("null as nothing", SelectItem("nothing", None)),
-        ("tags[0] as first", SelectItem("first", None)),
-        ("meta.order as o", SelectItem("o", ("meta", "order"))),
+        ("tags[0] as first", SelectItem("first", None, ("tags",))),
+        ("meta.order as o", SelectItem("o", ("meta", "order"), ("meta",))),
         ("filter(tags, t -> t is not null) as tags", SelectItem("tags", None)),
-        ("extract(year from cast(at as timestamp)) as year", SelectItem("year", None)),
-        ("greatest(a, b) as most", SelectItem("most", None)),
-        ("a * b as product", SelectItem("product", None)),
-        ("count", SelectItem("count", ("count",))),
-        ("`from` as source", SelectItem("source", ("from",))),
+        ("extract(year from cast(at as timestamp)) as year", SelectItem("year", None, ("at",))),
+        ("greatest(a, b) as most", SelectItem("most", None, ("a", "b"))),
+        ("a * b as product", SelectItem("product", None, ("a", "b"))),
+        ("count", SelectItem("count", ("count",), ("count",))),
+        ("`from` as source", SelectItem("source", ("from",), ("from",))),
     ],
 )
 def test_an_expression_over_one_row_is_accepted_with_its_name(text: str, expected: SelectItem) -> None:
@@ -90,7 +90,12 @@ def test_further_sql_clauses_are_refused_with_the_reason(text: str, reason: str)
     ],
 )
 def test_a_condition_over_one_row_is_accepted(text: str) -> None:
-    check_where(text)
+    read_where(text)
+
+
+def test_columns_of_a_condition_are_known_unless_it_has_names_of_its_own() -> None:
+    assert read_where("a.b = 1 and (upper(`c d`) = 'X' or a.e is null)") == ("a", "c d")
+    assert read_where("exists(tags, t -> t = other)") == ()
 
 
 @pytest.mark.parametrize(
@@ -112,4 +117,4 @@ def test_a_condition_over_one_row_is_accepted(text: str) -> None:
 )
 def test_a_condition_that_reaches_beyond_its_row_is_refused(text: str) -> None:
     with pytest.raises(InvalidValueError):
-        check_where(text)
+        read_where(text)

@@ -16,7 +16,7 @@ from penstock.job.schema import job_type_name, parse_type
 from penstock.job.spec import DecodeSpec, Policies, kafka_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.staging.bad_share import BadShareError, hint_for
-from penstock.staging.batch_job import JUDGED_RECORDS_MIN, ReadChecks
+from penstock.staging.read_checks import JUDGED_RECORDS_MIN, ReadChecks
 from tests.support.lake import Lake
 from tests.support.task_reports import sent
 from tests.unit.flow.kafka_batches import kafka_batch

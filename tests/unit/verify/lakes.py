@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from penstock.job.spec import JobSpec, kafka_of
 from penstock.lake.delta.compact import compact
 from penstock.logs.log import Partition
-from penstock.verify import Sample, VerifyReport, verify
+from penstock.watch.verify import Sample, VerifyReport, verify
 from tests.support.memory_log import MemoryLog
 from tests.support.quarantine_url import quarantine_of
 from tests.support.small_table import Load, SmallTable, small_job, without_offsets

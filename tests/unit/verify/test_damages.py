@@ -14,7 +14,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import AddAction
 
-from penstock.verify import Verdict, Violation, ViolationKind
+from penstock.watch.verify import Verdict, Violation, ViolationKind
 from tests.unit.verify.lakes import KINDS, NEW, Damage, Kind, Lake, made, rewritten
 
 Row = dict[str, Any]

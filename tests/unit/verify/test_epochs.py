@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.logs.log import EpochMark
-from penstock.verify import Verdict, ViolationKind
+from penstock.watch.verify import Verdict, ViolationKind
 from tests.support.small_table import Load, SmallTable
 from tests.unit.verify.lakes import Kind, Lake, made
 

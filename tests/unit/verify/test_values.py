@@ -24,7 +24,7 @@ from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.proof.values import sampled
 from penstock.quarantine.table import Quarantine
 from penstock.tables.registry import load_job
-from penstock.verify import Sample, Verdict, VerifyReport, Violation, ViolationKind, verify
+from penstock.watch.verify import Sample, Verdict, VerifyReport, Violation, ViolationKind, verify
 from tests.support.memory_log import MemoryLog
 from tests.support.small_table import Load, SmallTable
 from tests.unit.verify.lakes import Kind, made

@@ -25,7 +25,7 @@ from penstock.events import (
     SliceDropped,
     SliceRefused,
 )
-from penstock.status.metrics import Add, Meter, Metric, PutAll
+from penstock.reporting.metrics import Add, Meter, Metric, PutAll
 from penstock.tables.delta.kind import DeltaKind
 from penstock.tables.export.monitoring import (
     ExportRules,

@@ -23,6 +23,7 @@ from penstock.job.kafka_types import KAFKA_TYPES
 from penstock.job.schema import job_type_name, type_at
 
 NAMES_SHOWN_MAX = 20
+_CAST = "state another type in the schema, or convert it in sql.select with cast(... as {})"
 Faults = dict[int, str]
 """Row number to the reason why the row has no value."""
 
@@ -91,7 +92,7 @@ def _type(expression: Expression, schema: pa.Schema) -> pa.DataType:
         case Field(path=path):
             kind = type_at(schema, path)
             if kind is None:
-                raise _missing_field(path, schema)
+                raise missing_field(path, schema)
             return kind
         case KafkaField(name=name):
             return KAFKA_TYPES[name]
@@ -102,17 +103,28 @@ def _type(expression: Expression, schema: pa.Schema) -> pa.DataType:
         case Call(function=function, args=args):
             spec = FUNCTIONS[function]
             # The parser has checked that the bounds of substr are constants.
-            for kind in (_type(arg, schema) for arg in (args[:1] if function == "substr" else args)):
+            for arg in args[:1] if function == "substr" else args:
+                kind = _type(arg, schema)
                 if not spec.takes(kind):
-                    raise UserError(
-                        f"{to_text(expression)}: {function} takes {spec.expected}, not {job_type_name(kind)}"
-                    )
+                    message = f"{to_text(expression)}: {function} takes {spec.expected}, not {job_type_name(kind)}"
+                    raise UserError(message, hint=_conversion(function, to_text(arg), kind))
             return spec.gives
         case _:
             assert_never(expression)
 
 
-def _missing_field(path: tuple[str, ...], schema: pa.Schema) -> UserError:
+def _conversion(function: FunctionName, text: str, kind: pa.DataType) -> str:
+    """How a function gets a value of a type that it takes."""
+    if function in ("day", "hour") and pa.types.is_integer(kind):
+        return f"write {function}(timestamp_millis({text})), or timestamp_seconds or timestamp_micros"
+    if FUNCTIONS[function].gives == pa.string():
+        return f"concat({text}) is its text" if pa.types.is_integer(kind) else _CAST.format("string")
+    if function.startswith("timestamp_") and is_time(kind):
+        return "day and hour take times as they are, also as text; for a number in text state long in the schema"
+    return _CAST.format("timestamp" if function in ("day", "hour") else "long")
+
+
+def missing_field(path: tuple[str, ...], schema: pa.Schema) -> UserError:
     """An error that names the first part of the path that does not exist, with the closest match."""
     depth = next(depth for depth in range(1, len(path) + 1) if type_at(schema, path[:depth]) is None)
     missing, above = to_text(Field(path[:depth])), type_at(schema, path[: depth - 1])
@@ -130,10 +142,14 @@ def _common_type(call: Call, args: Sequence[Expression], schema: pa.Schema) -> p
     kinds = computed or [item.type for item in constants if item.is_valid]
     common = kinds[0] if kinds else pa.null()
     if any(kind != common for kind in kinds):
-        raise UserError(f"{to_text(call)}: coalesce takes one type, not {', '.join(str(kind) for kind in kinds)}")
+        names = ", ".join(dict.fromkeys(job_type_name(kind) for kind in kinds))
+        texts = pa.string() in kinds and all(FUNCTIONS["concat"].takes(kind) for kind in kinds)
+        hint = "concat(...) makes text of a whole number" if texts else "state one type for them in the schema"
+        raise UserError(f"{to_text(call)}: coalesce takes one type, not {names}", hint=hint)
     for constant in constants:
         if not casts(constant, common):
-            raise UserError(f"{to_text(call)}: the constant {constant} is not of type {common}")
+            message = f"{to_text(call)}: the constant {constant} is not of type {job_type_name(common)}"
+            raise UserError(message, hint=f"use a constant of type {job_type_name(common)}")
     return common
 
 

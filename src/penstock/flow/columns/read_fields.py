@@ -31,10 +31,13 @@ _ANY = _Need(lambda kind: True, pa.string())
 _TIME = _Need(is_time, pa.string())
 
 
-def with_read_fields(shown: Shown, event_time: Expression, columns: Iterable[Expression]) -> dict[str, pa.DataType]:
+def with_read_fields(
+    shown: Shown, event_time: Expression | None, columns: Iterable[Expression]
+) -> dict[str, pa.DataType]:
     """The fields, those that the expressions read among them and of types that they can read."""
     result = dict(shown)
-    needs = [*_needs(event_time, _TIME, shown), *(item for column in columns for item in _needs(column, _ANY, shown))]
+    needs = [] if event_time is None else [*_needs(event_time, _TIME, shown)]
+    needs += [*(item for column in columns for item in _needs(column, _ANY, shown))]
     for path, need in needs:
         result = _placed(result, path, need)
     return result

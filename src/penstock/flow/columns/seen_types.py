@@ -8,7 +8,7 @@ most records show wins, and the other records will not fit the column. Null, `[]
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 import pyarrow as pa
@@ -129,6 +129,20 @@ def left_out(fields: Mapping[str, SeenTypes], columns: Iterable[pa.Field]) -> li
         if pa.types.is_struct(kind):
             result += [f"{name}.{below}" for below in left_out(inner.members, kind)]
     return sorted(result)
+
+
+def rare_paths(
+    fields: Mapping[str, SeenTypes], count_min: float, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
+    """The fields that show values in fewer records, at any depth; a rare object with all that is in it."""
+    for name, counts in fields.items():
+        if counts.shows_values and not name_fault(name):
+            if counts.count < count_min:
+                yield (*path, name)
+            inner = counts
+            while inner.items is not None:
+                inner = inner.items
+            yield from rare_paths(inner.members, count_min, (*path, name))
 
 
 def to_json(fields: Mapping[str, SeenTypes]) -> str:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.errors import UserError
 from penstock.flow.decode.garmadon.events import GarmadonDecoder
+from penstock.flow.decode.json.new_fields import NO_PATHS, Paths
 from penstock.flow.decode.json.rows import JsonDecoder
 from penstock.flow.decode.outcome import gathered, open_records
 from penstock.flow.decode.protobuf.reader import ProtobufDecoder, check_fields
@@ -43,11 +44,12 @@ def decoder_for(
     on: Policies,
     message: MessageName | None = None,
     reserved: frozenset[str] = frozenset(),
+    rare: Paths = NO_PATHS,
 ) -> Decoder:
     """The decoder of a job, or of one of its types; raises `UserError` if it cannot produce the schema.
 
     `message` is that of the type, where types have different ones. `reserved` are names in lower case that no
-    new field may have. The decoder can be pickled.
+    new field may have, `rare` those that get no column. The decoder can be pickled.
     """
     options = (decode.defaults, decode.payload, on.tombstone)
     match decode.format:
@@ -58,7 +60,7 @@ def decoder_for(
         case "json":
             if not len(schema):
                 raise UserError("the schema has no fields", hint="name at least one field of the records")
-            return JsonDecoder(schema, decode.payload, on.tombstone, on.new_column, reserved)
+            return JsonDecoder(schema, decode.payload, on.tombstone, on.new_column, reserved, rare)
         case "protobuf":
             named = _named(message or decode.message, "message")
             check_fields(schema, message_schema(decode.descriptors, named), named)

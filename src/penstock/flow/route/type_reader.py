@@ -52,7 +52,7 @@ class TypeReader:
         if flow.route.by == "field" and flow.decode.format == "json":
             schema, self.proves = _proving(self._schema, self._path, numeric)
         self._narrow = schema is not self._schema
-        self._decoder = decoder_for(opened_decode(flow), schema, flow.on, kind.message)
+        self._decoder = decoder_for(opened_decode(flow), schema, flow.on, kind.message, rare=flow.on.rare_of(kind.name))
 
     def read(self, batch: pa.RecordBatch) -> Decoded:
         """Decode records that are known to be of the type."""

@@ -37,6 +37,8 @@ QUARANTINE_FOLDER = "_quarantine"
 _BACKOFF_SECONDS_MAX = 2.0
 UNUSED_VERSION_MAX = 100
 """So many attempts of a first run may fail; a table with more commits is not searched."""
+FIELDS_PROPERTY = "penstock.schema"
+"""The table property with the fields of a job with `schema: infer`, as a job file states them."""
 CREATED = "create"
 """The kind of the commit that creates a table."""
 T = TypeVar("T")
@@ -350,6 +352,8 @@ def open_or_create(
         handle = _create(spec, job, schema)
         environment.at_step("created")
     if _differs(handle, spec, schema) and is_unused(table := DeltaLog(spec, job, handle, environment)):
+        if FIELDS_PROPERTY in handle.metadata().configuration and FIELDS_PROPERTY in spec.properties:
+            raise TransientError(f"another process has inferred the schema of the table at {spec.path} just now")
         _replace(table, schema)
         handle = _load(spec)
     table = _checked(spec, job, handle, environment)

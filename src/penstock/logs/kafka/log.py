@@ -171,7 +171,7 @@ def _first_events(
         consumer.assign(list(places.values()))
         while waiting and time.monotonic() < deadline:
             event = consumer.poll(_POLL_SECONDS)
-            if event is None or not _is_answer(event, spec.bootstrap):
+            if event is None or not is_answer(event, spec.bootstrap):
                 continue
             partition = waiting.pop((event.topic() or "", event.partition() or 0), None)
             if partition is not None:
@@ -184,7 +184,8 @@ def _first_events(
         consumer.close()
 
 
-def _is_answer(event: Message, bootstrap: str) -> bool:
+def is_answer(event: Message, bootstrap: str) -> bool:
+    """Whether the event is a record or the end of what can be read; raises for errors that do not pass."""
     error = event.error()
     if error is None or error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
         return True

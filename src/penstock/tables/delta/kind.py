@@ -17,7 +17,7 @@ from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
-from penstock.status.model import JobStatus
+from penstock.reporting.model import JobStatus
 from penstock.tables.delta.proof import prove_table
 from penstock.tables.delta.spec import DeltaSpec
 from penstock.tables.kind import CompactRequest, Kind

@@ -18,10 +18,10 @@ from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
 from penstock.quarantine.replay import finish_replay
 from penstock.quarantine.table import Listings, Quarantine
+from penstock.reporting.metrics import Meter
+from penstock.reporting.model import DayAnswer, JobStatus
 from penstock.spark.delta_spark import delta_frame, spark_path
 from penstock.spark.failures import spark_errors
-from penstock.status.metrics import Meter
-from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.export.export import Export, ExportTable
 from penstock.tables.export.finishing import refuse_unnamed_files
 from penstock.tables.export.logs import ExportLogs

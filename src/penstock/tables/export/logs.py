@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from penstock.environment import Environment
 from penstock.errors import PenstockError, UserError
-from penstock.flow.columns.computed import output_type
 from penstock.flow.columns.fitting import folded, grown, respelled
+from penstock.flow.compile import visible_schema
 from penstock.job.spec import DAY_FOLDER, JobSpec
 from penstock.lake.delta.keys import fingerprint, flow_key, jobs_with_positions
 from penstock.lake.delta.provenance import Provenance
@@ -203,21 +203,22 @@ class ExportLogs:
         read = pa.schema([column for column in columns if folded(column.name) not in computed])
         return read if stated is None else respelled(read, stated)
 
+    def fields_of(self, name: str, more: pa.Schema | None = None) -> pa.Schema | None:
+        """The fields of a type by its log and the job file, and these; None while they are not known."""
+        schemas = (self.decoded_of(name), self.export.types[name].schema, more)
+        given = [schema for schema in schemas if schema is not None]
+        return reduce(grown, given) if given else None
+
     def add_columns(self, name: str, more: pa.Schema | None = None) -> None:
         """Give the log of a type its fields, these and the computed columns; create it if it is missing.
 
         Columns of other processes keep their types. A type whose fields are not given has no log yet.
         """
-        schemas = (self.decoded_of(name), self.export.types[name].schema, more)
-        given = [schema for schema in schemas if schema is not None]
-        if not given:
+        decoded = self.fields_of(name, more)
+        if decoded is None:
             return
-        decoded = reduce(grown, given)
-        computed = [
-            pa.field(column, output_type(expression, decoded)) for column, expression in self.job.columns.items()
-        ]
         partitions = [(DAY_FOLDER, pa.date32()), *([(STAGED, pa.string())] if self.is_plain else [])]
-        columns = pa.schema([*decoded, *computed, *partitions])
+        columns = pa.schema([*visible_schema(self.job, decoded), *partitions])
         log = self.find_type_log(name)
         if log is None or len(fit(log.schema, columns, "add", log.spec.path)):
             place = self.type_place(name)

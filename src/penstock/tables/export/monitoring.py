@@ -14,7 +14,7 @@ from operator import ge, gt
 
 from penstock.events import Event, Interrupted, Level, RulesMeasured
 from penstock.logs.log import Partition
-from penstock.status.metrics import Change, Metric, Put, PutAll
+from penstock.reporting.metrics import Change, Metric, Put, PutAll
 from penstock.tables.export.spec import AlertLimits
 from penstock.tables.export.state import ExportState
 

@@ -14,12 +14,11 @@ from msgspec import structs
 
 from penstock.environment import Environment
 from penstock.flow.route.fanout import fanout_stage
-from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.stage import Stage
 from penstock.job.spec import DAY_FOLDER, JobSpec
 from penstock.lake.delta.table import DeltaLog
 from penstock.lake.state import DeltaPartition, Totals
-from penstock.logs.log import Partition, Slice
+from penstock.logs.log import Batch, Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven
 from penstock.proof.frame import prove, shown
@@ -37,9 +36,9 @@ from penstock.proof.subject import (
 )
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.finishing import visible_files
+from penstock.tables.export.flow import local_flow
 from penstock.tables.export.logs import ExportLogs, type_totals
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.writer import fanout_flow
 from penstock.tables.single.facts import TableFacts, pending_files, read_facts
 
 READS_MAX = 5
@@ -228,13 +227,9 @@ def _type_faults(of_type: TypeFacts) -> Iterator[str]:
 
 def _rewrite(logs: ExportLogs) -> Rewrite:
     """Writes records again, as the job does now."""
-    takes = logs.type_logs()
+    types = logs.type_logs()
 
     def rewrite(piece: Slice, rows_url: str, quarantine_url: str) -> Stage:
-        partition = piece.partition
-        starts = dict.fromkeys(takes, piece.start)
-        routed = RoutedSlice(partition.topic_id, piece.start, piece.end, 1, starts)
-        flow = fanout_flow(logs, "verify", {partition: routed}, quarantine_url)
-        return fanout_stage(replace(flow, root_url=rows_url, staged_folder="", storage_options={}))
+        return fanout_stage(local_flow(logs, Batch("verify", (piece,)), types, rows_url, quarantine_url))
 
     return rewrite

@@ -14,7 +14,7 @@ from penstock.environment import Environment
 from penstock.errors import UserError, did_you_mean
 from penstock.job.spec import JobSpec
 from penstock.logs.registry import OpenLog
-from penstock.status.model import (
+from penstock.reporting.model import (
     Alert,
     DayAnswer,
     DayState,

@@ -8,7 +8,7 @@ are removed from quarantine, which takes the number N too. Any process finishes 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -18,13 +18,11 @@ from penstock.environment import new_batch_id
 from penstock.errors import PenstockError, TransientError
 from penstock.events import ColumnsAdded, FieldsLeftOut
 from penstock.flow.columns.fitting import new_paths
-from penstock.flow.columns.read_fields import with_read_fields
-from penstock.flow.columns.seen_types import addable, column_types, left_out
+from penstock.flow.columns.seen_types import left_out
 from penstock.flow.compile import fanout_job
-from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice, TypeFlow
+from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice
 from penstock.flow.stage import PART_BYTES_MAX
 from penstock.flow.write.manifest import Counts, Ranges, offsets_of, ranges_of
-from penstock.flow.write.pool import PoolLimits
 from penstock.job.spec import DAY_FOLDER
 from penstock.lake.delta.files import check_staged
 from penstock.lake.delta.keys import replay_key
@@ -37,6 +35,7 @@ from penstock.staging.batch_job import BatchJob
 from penstock.staging.reports import Gathered, check_conserved
 from penstock.tables.export.commits import committed_files
 from penstock.tables.export.export import Export, ExportTable, WrittenShares
+from penstock.tables.export.flow import fanout_flow, new_columns
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.names import output_name
 from penstock.tables.kind import SchemaChanged
@@ -63,8 +62,9 @@ class ExportWriter:
         records = self._batch_job.log_records(max(PART_BYTES_MAX, self._job.limits.arrow_batch_bytes_max))
         routed = self.table.routed(batch, records.source(batch.slices).pieces)
         flow = fanout_flow(self._logs, batch.id, routed, self.table.quarantine.url)
-        result = self._batch_job.run(batch, flow, records)
-        self._batch_job.check(batch, result)
+        types = [name for name, spec in flow.types.items() if spec.decoded is not None]
+        result = self._batch_job.run(batch, flow, records, types)
+        self._batch_job.checks.check(batch, result)
         return WrittenShares(result, routed, started_at) if self._complete(flow, result) else SchemaChanged()
 
     def replay_target(self) -> ExportTarget:
@@ -94,10 +94,7 @@ class ExportWriter:
             if not fields or (spec.decoded is not None and self._job.on.new_column != "add"):
                 continue
             before = spec.decoded if spec.decoded is not None else pa.schema([])
-            types = column_types(fields)
-            if spec.decoded is None:
-                types = with_read_fields(types, spec.event_time, self._job.columns.values())
-            columns = addable(types, [*before.names, *self._job.columns, DAY_FOLDER], before.names)
+            columns = new_columns(self._job, spec, fields)
             ignored = left_out(fields, columns)
             if ignored:
                 reason = "they cannot be names of new columns"
@@ -107,46 +104,6 @@ class ExportWriter:
                 self._listener.event(ColumnsAdded(type=name, columns=new_paths(before, columns)))
                 added = True
         return added
-
-
-def fanout_flow(
-    logs: ExportLogs, batch_id: str, slices: Mapping[Partition, RoutedSlice], quarantine_url: str
-) -> FanoutFlow:
-    """The flow that the tasks of a batch run."""
-    job, environment = logs.job, logs.environment
-    return FanoutFlow(
-        job=job.name,
-        batch_id=batch_id,
-        decode=job.decode,
-        on=job.on,
-        route=job.table.route,
-        types={
-            name: TypeFlow(
-                name=name,
-                values=spec.values,
-                # The descriptor states the fields of a message; a JSON record may have fields for every column.
-                decoded=logs.decoded_of(name) if job.decode.format == "json" else spec.schema,
-                target=logs.columns_of(name),
-                event_time=spec.event_time,
-                message=spec.message,
-            )
-            for name, spec in job.table.types.items()
-        },
-        columns=job.columns,
-        days=job.table.days,
-        now_ms=int(environment.now() * 1000),
-        root_url=job.table.path,
-        staged_folder=logs.staged if logs.is_plain else "",
-        quarantine_url=quarantine_url,
-        slices={(partition.topic, partition.number): routed for partition, routed in slices.items()},
-        failpoint=environment.failpoint,
-        storage_options=dict(job.table.storage_options),
-        compression=job.table.compression,
-        statistics=not logs.is_plain,
-        limits=PoolLimits(
-            open_writers_max=job.limits.open_writers_max, row_group_bytes_max=job.limits.row_group_bytes_max
-        ),
-    )
 
 
 # replay

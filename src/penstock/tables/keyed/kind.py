@@ -24,8 +24,8 @@ from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
+from penstock.reporting.model import JobStatus, PartitionColumn, Section
 from penstock.spark.delta_spark import table_properties
-from penstock.status.model import JobStatus, PartitionColumn, Section
 from penstock.tables.keyed.files import chunk_store, files_by_bucket, touching_numbers
 from penstock.tables.keyed.layout import (
     BUCKET,
@@ -44,6 +44,7 @@ from penstock.tables.keyed.spec import (
     LAYOUT_PROPERTY,
     KeyedSpec,
     decode_layout,
+    delete_columns,
     encode_layout,
     type_faults,
 )
@@ -157,12 +158,12 @@ def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environme
     columns, policy = row_columns(job, spark)
     _refuse_reserved(columns, f"the job {job.name}")
     layout = job.table.layout
-    named = [*layout.columns, *([] if layout.delete is None else [layout.delete.column])]
+    named = [*layout.columns, *delete_columns(layout)]
     missing = [name for name in named if name not in columns.names and name not in HIDDEN]
     if missing:
         raise UserError(f"the rows of {job.name} have no column {missing[0]}", hint="keys are columns of the table")
-    for setting, fault in type_faults(layout, {column.name: column.type for column in columns}):
-        raise UserError(f"{setting[0]}: {fault}")
+    for setting, fault, hint in type_faults(layout, {column.name: column.type for column in columns}):
+        raise UserError(f"{setting[0]}: {fault}", hint=hint)
     first = [columns.field(name) for name in layout.columns if name in columns.names]
     others = [column for column in columns if column not in first]
     schema = pa.schema([*first, *others, pa.field(SEQUENCE, pa.int64()), pa.field(TIEBREAK, pa.int64())])

@@ -7,7 +7,6 @@ or of its row key if there is no partition key. It must never change, because ro
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import InvariantError
+from penstock.flow.columns.conditions import matches
+from penstock.flow.rows import DecodedRows
+from penstock.job.conditions import Condition, read_condition
 from penstock.job.values import Key, Parsed, Texts, one_of, positive, within
 from penstock.job.values import text as as_text
 
@@ -50,33 +52,7 @@ LOG_ORDER = "log"
 Numbers: TypeAlias = npt.NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRule:
-    """Which records delete their row: those whose column is true, or has the stated value."""
-
-    column: str
-    value: str | int | bool = True
-
-
 _MERGES = one_of(Literal["replace", "merge"])
-_CONDITION = re.compile(r"(?P<column>[^=\s]+)\s*=\s*(?P<value>.+)")
-
-
-def read_delete(value: object) -> DeleteRule:
-    """Read `column` or `column = value` from a job file."""
-    match = _CONDITION.fullmatch(as_text(value).strip())
-    if match is None:
-        return DeleteRule(as_text(value).strip())
-    text = match["value"].strip()
-    return DeleteRule(match["column"], text == "true" if text in ("true", "false") else _constant(text))
-
-
-def _constant(text: str) -> int | str:
-    """A string in quotes, a whole number, or a string without quotes."""
-    quoted = re.fullmatch(r"'([^']*)'|\"([^\"]*)\"", text)
-    if quoted is not None:
-        return quoted[1] if quoted[1] is not None else quoted[2]
-    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
 
 
 def _merges(value: object) -> bool:
@@ -95,7 +71,8 @@ class Layout:
     partition_keys: Texts = ()
     sequence: Annotated[str | None, Parsed(_sequence)] = None
     """The column that orders the records of a key; None: the order of the log."""
-    delete: Annotated[DeleteRule | None, Parsed(read_delete)] = None
+    delete: Annotated[Condition | None, Parsed(read_condition)] = None
+    """Which records delete their row."""
     merge: Annotated[bool, Key("partial_updates"), Parsed(_merges)] = False
     """Whether a null in an update keeps the existing value."""
     buckets: Annotated[int, within(positive, f"at most {BUCKETS_MAX}", most=BUCKETS_MAX)] = 16
@@ -235,16 +212,12 @@ def tiebreaks(sequence: pa.Array, topic: str, partition: int) -> pa.Array:
     return pa.array(np.where(sequence.to_numpy() < 0, 0, of_log), pa.int64())
 
 
-def deletions(layout: Layout, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> pa.Array:
-    """Whether each row deletes: by the job's rule, or because its record is a tombstone."""
-    deletes = pa.repeat(False, rows.num_rows)
-    if "value" in kafka.schema.names:
-        deletes = pc.is_null(kafka.column("value"))
-    if layout.delete is not None:
-        column = rows.column(layout.delete.column)
-        value = pa.scalar(layout.delete.value).cast(column.type)
-        deletes = pc.or_(deletes, pc.fill_null(pc.equal(column, value), False))
-    return deletes
+def deletions(layout: Layout, rows: DecodedRows) -> pa.Array:
+    """Whether each row deletes: by the job's condition, or because its record is a tombstone."""
+    deletes = pa.repeat(False, rows.columns.num_rows)
+    if "value" in rows.kafka.schema.names:
+        deletes = pc.is_null(rows.kafka.column("value"))
+    return deletes if layout.delete is None else pc.or_(deletes, matches(layout.delete, rows))
 
 
 def _series(column: pa.Array | pa.ChunkedArray) -> pl.Series:

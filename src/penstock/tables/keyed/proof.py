@@ -49,9 +49,8 @@ from penstock.tables.keyed.loading.load import loads_key, overwritten_key
 from penstock.tables.keyed.merging.chunks import ChunkStore, digest_of
 from penstock.tables.keyed.merging.fold import fold, merged_rows, newest_rows
 from penstock.tables.keyed.merging.merge import read_incoming
-from penstock.tables.keyed.merging.runs import KeyedFlow, RunPart, parts_by_bucket
+from penstock.tables.keyed.merging.runs import KeyedFlow, RunPart, keyed_flow, parts_by_bucket
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, decode_layout
-from penstock.tables.keyed.table import keyed_flow
 from penstock.tables.keyed.tombstones import newest, tombstones_faults
 from penstock.tables.single.facts import TableFacts, read_table
 

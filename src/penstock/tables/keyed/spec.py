@@ -10,7 +10,10 @@ import msgspec
 import pyarrow as pa
 
 from penstock.errors import UserError
+from penstock.flow.columns.conditions import check_condition
 from penstock.flow.columns.fitting import folded
+from penstock.job.conditions import condition_fields
+from penstock.job.expressions import Field, KafkaField, to_text
 from penstock.job.faults import KeyPath, nearest, shown
 from penstock.job.reader import SpecReader
 from penstock.job.spec import JobSpec
@@ -49,10 +52,8 @@ class KeyedSpec(TablePlace):
         _check_keys(layout, output, reader)
         if layout.sequence is not None:
             _check_column(layout.sequence, output, (*AT, "sequence"), reader)
-        if layout.delete is not None:
-            _check_column(layout.delete.column, output, (*AT, "delete"), reader)
-        for at, fault in type_faults(layout, output.types):
-            reader.note((*AT, *at), fault)
+        for at, fault, hint in type_faults(layout, output.types, complete=output.complete):
+            reader.note((*AT, *at), fault, hint)
         stated = job.on.tombstone if reader.states("on", "tombstone") else None
         if stated not in (None, "filter"):
             hint = "remove it: a record without a value deletes the row of its key; or filter: it is left out"
@@ -119,8 +120,16 @@ def _key_columns(layout: Layout) -> list[tuple[KeyPath, str]]:
     return [((key, number), name) for key, names in named.items() for number, name in enumerate(names)]
 
 
-def type_faults(layout: Layout, types: Mapping[str, pa.DataType | None]) -> Iterator[tuple[KeyPath, str]]:
-    """Faults of the types of columns, as far as they are known, each with its key in the section."""
+def delete_columns(layout: Layout) -> list[str]:
+    """The columns that the condition of deletes reads."""
+    read = () if layout.delete is None else condition_fields(layout.delete)
+    return [field.path[0] for field in read if isinstance(field, Field)]
+
+
+def type_faults(
+    layout: Layout, types: Mapping[str, pa.DataType | None], *, complete: bool = True
+) -> Iterator[tuple[KeyPath, str, str]]:
+    """Faults of the types of columns, as far as they are known, each with its key in the section and a hint."""
     columns = _key_columns(layout)
     if layout.sequence is not None:
         columns.append((("sequence",), layout.sequence))
@@ -129,16 +138,13 @@ def type_faults(layout: Layout, types: Mapping[str, pa.DataType | None]) -> Iter
         if kind is not None and not is_key_type(kind):
             use = "a sequence" if at == ("sequence",) else "part of a key"
             what = "its type is not one of whole numbers, text, bytes, booleans, dates and times"
-            yield at, f"{shown(name)} cannot be {use}: {what}"
-    rule = layout.delete
-    kind = None if rule is None else types.get(rule.column)
-    if rule is not None and kind is not None and not _is_value(rule.value, kind):
-        yield ("delete",), f"{shown(rule.column)} is compared with {rule.value!r}, which is not a value of its type"
-
-
-def _is_value(value: object, kind: pa.DataType) -> bool:
+            yield at, f"{shown(name)} cannot be {use}: {what}", ""
+    if layout.delete is None or not (complete or {*delete_columns(layout)} <= types.keys()):
+        return
+    for field in condition_fields(layout.delete):
+        if isinstance(field, KafkaField):
+            yield ("delete",), f"{to_text(field)} is not a column", f"compute it: columns: {{name: {to_text(field)}}}"
     try:
-        pa.scalar(value).cast(kind)
-    except pa.ArrowException:
-        return False
-    return True
+        check_condition(layout.delete, pa.schema([(name, kind or pa.null()) for name, kind in types.items()]))
+    except UserError as error:
+        yield ("delete",), error.primary, error.hint

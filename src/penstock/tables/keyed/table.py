@@ -7,7 +7,7 @@ that are older than the rows of the table change nothing, and count as replayed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -17,18 +17,17 @@ from penstock.environment import Environment
 from penstock.flow.task import Flow
 from penstock.flow.write.manifest import Counts
 from penstock.flow.write.names import replayed_name, staged_name
-from penstock.job.expressions import fields as fields_of
-from penstock.job.spec import JobSpec, TombstonePolicy
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Change, DeltaLog
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, check
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.quarantine.replay import ReplayRun, run_change
 from penstock.staging.reports import Gathered, Written
-from penstock.tables.keyed.generations import generations_of, with_generations
+from penstock.tables.keyed.generations import with_generations
 from penstock.tables.keyed.layout import HIDDEN
 from penstock.tables.keyed.merger import Merge
 from penstock.tables.keyed.merging.chunks import NewName, fresh
-from penstock.tables.keyed.merging.runs import KeyedFlow
+from penstock.tables.keyed.merging.runs import keyed_flow
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import Tombstones
 from penstock.tables.kind import Landed
@@ -136,34 +135,6 @@ class KeyedTarget(TableTarget):
         removes = merge.removes()
         change = run_change(self._data, run, merge.files, removes)
         return replace(change, transactions={**change.transactions, **merge.numbers(removes)})
-
-
-def keyed_flow(
-    job: JobSpec[KeyedSpec], plain: Flow, numbers: Mapping[str, int], partitions: list[Partition]
-) -> KeyedFlow:
-    """The flow of records into runs; `numbers` are those of the table."""
-    values = {field.name: getattr(plain, field.name) for field in fields(plain)}
-    values["on"] = replace(plain.on, tombstone=tombstone_policy(job, job.table))
-    generations = {
-        (partition.topic, partition.number): generations_of(numbers, job.name, partition) for partition in partitions
-    }
-    by_key = is_known_by_key(job, job.table)
-    return KeyedFlow(**values, layout=job.table.layout, generations=generations, tombstones_delete=by_key)
-
-
-def tombstone_policy(job: JobSpec, spec: KeyedSpec) -> TombstonePolicy:
-    """The policy for records without a value: a row without values, unless the job has `sql:`."""
-    if spec.filter_tombstones:
-        return "filter"
-    return "quarantine" if job.sql else "row"
-
-
-def is_known_by_key(job: JobSpec, spec: KeyedSpec) -> bool:
-    """Whether a record without a value gives the key of its row: all key columns come from the Kafka key."""
-    if job.sql is not None:
-        return False
-    needed = [name for name in spec.layout.columns if name not in HIDDEN]
-    return all(name in job.columns and not list(fields_of(job.columns[name])) for name in needed)
 
 
 def _names(flow: Flow) -> NewName:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, time
 
 import polars as pl
 import pyarrow as pa
 
+from penstock.environment import Environment
+from penstock.flow.compile import named_slices, quarantine_options, write_options
 from penstock.flow.points.decoder import DecodedPoints, PointsDecoder
 from penstock.flow.points.metrics import PointCounts
 from penstock.flow.rows import BadRows, bad_rows, in_parts
@@ -17,9 +19,11 @@ from penstock.flow.task import StagingTask, TableFlow
 from penstock.flow.write.manifest import PartitionKey, Ranges, ranges_of
 from penstock.flow.write.report import UNROUTED, Share, TaskReport
 from penstock.flow.write.tally import TypeKey
+from penstock.job.spec import JobSpec
+from penstock.logs.log import Batch
 from penstock.tables.rollup.aggregate import MILLI, Merging, aggregate_points
-from penstock.tables.rollup.schema import written_schema
-from penstock.tables.rollup.spec import Aggregates, Window
+from penstock.tables.rollup.schema import PARTIALS_GROUP_ROWS_MAX, written_schema
+from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
 
 ROWS_PER_PART = 50_000
 """Records that are decoded together, if they are not too large."""
@@ -36,6 +40,28 @@ class PartialsFlow(TableFlow):
     earliest_ms: int
     latest_ms: int
     """Event times that are accepted: `[earliest_ms, latest_ms]`."""
+
+
+def partials_flow(
+    spec: RollupSpec, job: JobSpec, batch: Batch, environment: Environment, quarantine_url: str
+) -> PartialsFlow:
+    """The input of the tasks of a batch; the job is that of the partials."""
+    table = write_options(job, written_schema(spec.aggregates), ("day",))
+    return PartialsFlow(
+        job=job.name,
+        batch_id=batch.id,
+        decode=job.decode,
+        columns={},
+        on=job.on,
+        slices=named_slices(batch),
+        failpoint=environment.failpoint,
+        finest=spec.finest,
+        aggregates=spec.aggregates,
+        earliest_ms=int(datetime.combine(spec.not_before, time(), UTC).timestamp() * 1000),
+        latest_ms=int(environment.now() * 1000) + spec.future_cutoff_ms,
+        table=replace(table, row_group_rows_max=PARTIALS_GROUP_ROWS_MAX),
+        quarantine=quarantine_options(job, quarantine_url),
+    )
 
 
 class PartialsTask(StagingTask[PartialsFlow]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from penstock.events import Event
-from penstock.status.metrics import Add, Change, Metric, Put
+from penstock.reporting.metrics import Add, Change, Metric, Put
 
 
 class WindowsClosed(Event):

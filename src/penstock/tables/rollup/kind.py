@@ -19,8 +19,8 @@ from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
 from penstock.publish.output import PUBLISH_STEPS
 from penstock.quarantine.table import Listings
-from penstock.status.metrics import Meter
-from penstock.status.model import JobStatus
+from penstock.reporting.metrics import Meter
+from penstock.reporting.model import JobStatus
 from penstock.tables.kind import CompactRequest, Kind, VacuumRequest
 from penstock.tables.rollup.closing import compact_partials, windows_rules
 from penstock.tables.rollup.events import METRICS, metric_changes

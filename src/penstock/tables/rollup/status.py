@@ -10,7 +10,7 @@ from typing import Any
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import find_table
 from penstock.logs.registry import OpenLog
-from penstock.status.model import JobStatus, Section, shown_path
+from penstock.reporting.model import JobStatus, Section, shown_path
 from penstock.tables.rollup.decide import PartialsFile
 from penstock.tables.rollup.files import partials_files
 from penstock.tables.rollup.numbers import LATE, LEAST_MS, PUBLISHED, UPDATED, CloseState, close_state, number_key

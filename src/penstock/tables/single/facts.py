@@ -18,8 +18,8 @@ from penstock.logs.registry import OpenLog
 from penstock.proof.numbers import Slices, TopicIncarnations, find_incarnations, read_history
 from penstock.proof.subject import DataFile, Subject, quarantine_source
 from penstock.quarantine.table import open_quarantine, unappended_slices
-from penstock.status.frame import job_status, read_log_view
-from penstock.status.model import JobStatus, PartitionStatus, RecordedGap, shown_path
+from penstock.reporting.frame import job_status, read_log_view
+from penstock.reporting.model import JobStatus, PartitionStatus, RecordedGap, shown_path
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,10 @@ from penstock.lake.state import DeltaState, Numbers
 from penstock.logs.log import Batch, Log, Partition
 from penstock.quarantine.replay import TableRuns, finish_replay, run_number
 from penstock.quarantine.table import Listings, Quarantine, listed_marks, quarantine_rules
+from penstock.reporting.metrics import Meter, Metric
+from penstock.reporting.model import DayAnswer
 from penstock.spark.delta_spark import delta_frame
 from penstock.staging.reports import Written
-from penstock.status.metrics import Meter, Metric
-from penstock.status.model import DayAnswer
 from penstock.tables.kind import Chore, Landed, ReadRequest, RebuildReport, VacuumRequest, View
 
 TableRules = tuple[DeltaLog, Callable[[DeltaLog], NameRules]]

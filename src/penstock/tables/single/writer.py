@@ -9,6 +9,7 @@ from typing import Any, Generic
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from penstock.errors import UserError
 from penstock.events import ColumnsAdded, FieldsLeftOut
 from penstock.flow.columns.fitting import new_paths
 from penstock.flow.columns.seen_types import addable, column_types, left_out
@@ -35,6 +36,8 @@ BYTES_UNBOUNDED = str(2**31 - 1)
 
 def row_columns(job: JobSpec, spark: SparkSession) -> tuple[pa.Schema, NewColumnPolicy]:
     """The columns of a job's rows, with `sql:` as Spark infers them, and the policy for those that a table lacks."""
+    if job.with_fields is not None:
+        raise UserError(f"the schema of job {job.name} is inferred from its first records", hint="run the job first")
     visible = visible_schema(job, job.schema)
     with spark_errors(spark):
         schema = output_schema(spark, visible, job.sql) if job.sql else visible
@@ -63,8 +66,8 @@ class TableWriter(ABC, Generic[FlowT]):
         started_at = self.environment.now()
         flow = self.flow(batch)
         records = self._batch_job.log_records(max(self.read_bytes_min, self.job.limits.arrow_batch_bytes_max))
-        gathered = self._batch_job.run(batch, flow, records)
-        self._batch_job.check(batch, gathered)
+        gathered = self._batch_job.run(batch, flow, records, (UNROUTED,))
+        self._batch_job.checks.check(batch, gathered)
         return self._written(flow, gathered, started_at) or SchemaChanged()
 
     def replay_target(self) -> TableTarget:

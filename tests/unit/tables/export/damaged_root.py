@@ -24,9 +24,9 @@ from penstock.job.spec import JobSpec
 from penstock.lake.compaction import CompactionLimits
 from penstock.logs.log import Partition, Slice
 from penstock.tables.export.export import Export
+from penstock.tables.export.flow import fanout_flow
 from penstock.tables.export.upkeep import compact
-from penstock.tables.export.writer import fanout_flow
-from penstock.verify import Check, Sample, VerifyReport, verify
+from penstock.watch.verify import Check, Sample, VerifyReport, verify
 from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, job_file
 from tests.support.memory_log import MemoryLog
 from tests.support.pipes import crash_at

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from penstock.lake.delta.keys import field_key, position_key
 from penstock.logs.log import Partition
 from penstock.tables.export.state import Lag, lag_numbers, type_key
-from penstock.verify import Verdict
+from penstock.watch.verify import Verdict
 from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO
 from tests.unit.tables.export.damaged_root import (
     DELTA,

@@ -14,7 +14,7 @@ from penstock.tables.export.export import Export
 from penstock.tables.export.logs import ExportLogs
 from penstock.tables.export.rebuild import rebuild
 from penstock.tables.export.state import lag_numbers
-from penstock.verify import Check, Verdict, VerifyReport, Violation, ViolationKind
+from penstock.watch.verify import Check, Verdict, VerifyReport, Violation, ViolationKind
 from tests.support.export_root import MONDAY, ONE, WEDNESDAY, ZERO
 from tests.support.pipes import CrashError
 from tests.unit.tables.export.damaged_root import (

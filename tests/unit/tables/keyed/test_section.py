@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.job.conditions import Comparison, read_condition
+from penstock.job.expressions import Constant, Field
 from penstock.job.faults import JobFileError
-from penstock.tables.keyed.layout import DeleteRule
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.registry import load_job
 
@@ -53,22 +54,46 @@ def test_every_key_is_read(load: Load) -> None:
         "partial_updates: merge, buckets: 4, chunk_rows: 100, tombstone_retention: 2d"
     )
     assert spec.layout.partition_keys == ("device", "state")
-    assert spec.layout.delete == DeleteRule("state", "gone")
+    assert spec.layout.delete == Comparison(Field(("state",)), "=", Constant("gone"))
     assert (spec.layout.sequence, spec.layout.merge, spec.layout.buckets) == ("at", True, 4)
     assert (spec.chunk_rows, spec.tombstone_retention_seconds) == (100, 172_800)
 
 
 @pytest.mark.parametrize(
-    ("text", "rule"),
+    "text",
+    ["gone", "gone = false", "number == 7", "state in ('gone', 'left') or at < '2026-01-01' and not gone"],
+)
+def test_a_delete_is_a_condition_over_columns(load: Load, text: str) -> None:
+    assert load(f'row_keys: [number], delete: "{text}"').layout.delete == read_condition(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
     [
-        ("gone", DeleteRule("gone")),
-        ("gone = false", DeleteRule("gone", False)),
-        ("number = 7", DeleteRule("number", 7)),
-        ("state = gone", DeleteRule("state", "gone")),
+        ("nothing", "the schema has no field nothing", "there are: device"),
+        ("state == order_cancelled", "there is no field order_cancelled", "put text in quotes: 'order_cancelled'"),
+        ("state = gone", "state is string, and gone is boolean", "put text in quotes: 'gone'"),
+        ("number = 'x'", "number is long, and 'x' is not a value of this type", ""),
+        ("state", "state is string, not true or false", "write state = ..."),
+        ("kafka.offset = 5", "kafka.offset is not a column", "compute it: columns: {name: kafka.offset}"),
+        ("lower(state) = 'x'", "'lower(state)' is not a field or a value", "a condition has ="),
+        ("state ~ 'x'", "is not a condition: unexpected '~'", "a condition has ="),
     ],
 )
-def test_a_delete_is_a_boolean_column_or_a_value_of_a_column(load: Load, text: str, rule: DeleteRule) -> None:
-    assert load(f'row_keys: [number], delete: "{text}"').layout.delete == rule
+def test_a_delete_that_fits_no_column_is_a_fault(load: Load, text: str, message: str, hint: str) -> None:
+    with pytest.raises(JobFileError) as caught:
+        load(f'row_keys: [number], delete: "{text}"')
+    [fault] = caught.value.faults
+    assert (fault.line, fault.key, fault.message) == (5, "table.keyed.delete", message)
+    assert fault.hint.startswith(hint)
+
+
+def test_a_delete_may_read_a_column_that_only_spark_can_type(load: Load) -> None:
+    further = 'sql: {select: [number, "upper(state) as op"]}'
+    assert load("row_keys: [number], delete: op = 'D'", further).layout.delete is not None
+    assert faults(load, "row_keys: [number], delete: opp = 'D'", further) == [
+        ("table.keyed.delete", "the schema has no field opp")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -84,8 +109,6 @@ def test_a_delete_is_a_boolean_column_or_a_value_of_a_column(load: Load, text: s
         ("row_keys: [number], partition_keys: ['day(at)']", "table.keyed.partition_keys[0]", "no column"),
         ("row_keys: [number], sequence: nothing", "table.keyed.sequence", "no column"),
         ("row_keys: [number], sequence: share", "table.keyed.sequence", "whole numbers"),
-        ("row_keys: [number], delete: nothing", "table.keyed.delete", "no column"),
-        ("row_keys: [number], delete: number = x", "table.keyed.delete", "not a value"),
         ("row_keys: [number], buckets: 0", "table.keyed.buckets", "more than 0"),
         ("row_keys: [number], buckets: 5000", "table.keyed.buckets", "4096"),
         ("row_keys: [number], partial_updates: mrge", "table.keyed.partial_updates", "not one of"),

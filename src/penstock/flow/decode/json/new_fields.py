@@ -21,6 +21,8 @@ from penstock.flow.decode.misfit import MisfitError
 _NEW_DEPTH_MAX = 32
 """What nests deeper inside a new field counts as text: no column can have it, and the record will be bad."""
 _NO_NAMES: frozenset[str] = frozenset()
+Paths = frozenset[tuple[str, ...]]
+NO_PATHS: Paths = frozenset()
 _DECODE = msgspec.json.Decoder().decode
 
 FieldTree = dict[str, "FieldTree | MapOf | pa.Decimal128Type | None"]
@@ -49,27 +51,38 @@ def _subtree(kind: pa.DataType) -> FieldTree | MapOf | pa.Decimal128Type | None:
     return kind if pa.types.is_decimal128(kind) else None
 
 
-def in_record(record: bytes, fields: FieldTree, reserved: frozenset[str] = _NO_NAMES) -> NewFields:
-    """The new fields of a record that Arrow reads. Raises `MisfitError` for a name that cannot be new."""
+def in_record(
+    record: bytes, fields: FieldTree, reserved: frozenset[str] = _NO_NAMES, rare: Paths = NO_PATHS
+) -> NewFields:
+    """The new fields of a record that Arrow reads. Raises `MisfitError` for one that cannot be new."""
     try:
         members = _DECODE(record)
     except msgspec.MsgspecError:
         # Arrow takes NaN and infinities where no column asks for them.
         members = json.loads(without_constants(record))
-    return _in_members(members, fields, reserved, depth=1)
+    return _in_members(members, fields, reserved, rare, (), depth=1)
 
 
-def _in_members(members: Mapping[str, Any], fields: FieldTree, reserved: frozenset[str], depth: int) -> NewFields:
+def _in_members(
+    members: Mapping[str, Any],
+    fields: FieldTree,
+    reserved: frozenset[str],
+    rare: Paths,
+    path: tuple[str, ...],
+    depth: int,
+) -> NewFields:
     new: NewFields = {}
     for name, value in members.items():
         below = fields.get(name, _NOTHING)
         if value is None or not isinstance(below, dict):
             continue
         clash = None if name in fields else _clash(name, fields, reserved)
+        if clash is None and name not in fields and (*path, name) in rare:
+            clash = "is in too few records of the batch to become a column"
         try:
             if clash is not None:
                 raise MisfitError(clash)
-            counts = _counts(value, below, 0 if name in fields else depth)
+            counts = _counts(value, below, rare, (*path, name), 0 if name in fields else depth)
         except MisfitError as misfit:
             raise misfit.inside(name) from None
         if counts.shows_values or name not in fields:
@@ -77,7 +90,7 @@ def _in_members(members: Mapping[str, Any], fields: FieldTree, reserved: frozens
     return new
 
 
-def _counts(value: Any, fields: FieldTree, depth: int) -> SeenTypes:
+def _counts(value: Any, fields: FieldTree, rare: Paths, path: tuple[str, ...], depth: int) -> SeenTypes:
     if value is None:
         return SeenTypes()
     if isinstance(value, bool):
@@ -89,10 +102,10 @@ def _counts(value: Any, fields: FieldTree, depth: int) -> SeenTypes:
     if isinstance(value, str) or depth > _NEW_DEPTH_MAX:
         return SeenTypes(texts=1)
     if isinstance(value, dict):
-        return SeenTypes(objects=1, members=_in_members(value, fields, _NO_NAMES, depth + 1))
+        return SeenTypes(objects=1, members=_in_members(value, fields, _NO_NAMES, rare, path, depth + 1))
     items = SeenTypes()
     for item in value:
-        items.add(_counts(item, fields, depth + 1))
+        items.add(_counts(item, fields, rare, path, depth + 1))
     return SeenTypes(lists=1, items=items)
 
 

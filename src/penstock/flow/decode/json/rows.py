@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from penstock.flow.columns.seen_types import NewFields, add_fields
 from penstock.flow.decode.json.exact import SMALL_EXPONENT, exact_fault
-from penstock.flow.decode.json.new_fields import field_tree, in_record
+from penstock.flow.decode.json.new_fields import NO_PATHS, Paths, field_tree, in_record
 from penstock.flow.decode.json.reader import JsonReader, Rows, Unexpected
 from penstock.flow.decode.json.screen import screen_for
 from penstock.flow.decode.json_text import DEPTH_MAX, TOO_DEEP, too_deep
@@ -79,6 +79,8 @@ class JsonDecoder:
     new_column: NewColumnPolicy
     reserved: frozenset[str] = frozenset()
     """Names in lower case that no new field may have."""
+    rare: Paths = NO_PATHS
+    """New fields that get no column."""
 
     def __post_init__(self) -> None:
         self._fields = field_tree(self.schema)
@@ -184,7 +186,7 @@ class JsonDecoder:
         new_fields: NewFields = {}
         for row, record in enumerate(candidates.texts.to_pylist()):
             try:
-                add_fields(new_fields, in_record(record, self._fields, self.reserved))
+                add_fields(new_fields, in_record(record, self._fields, self.reserved, self.rare))
             except MisfitError as misfit:
                 candidates.mark([row], str(misfit))
         return new_fields

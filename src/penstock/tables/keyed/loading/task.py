@@ -146,7 +146,7 @@ class LoadTask:
                 bad += len(faults)
                 rows += fitted.num_rows
                 order = pa.repeat(pa.scalar(LOADED, pa.int64()), fitted.num_rows)
-                gone = deletions(layout, fitted, pa.RecordBatch.from_pydict({}))
+                gone = deletions(layout, DecodedRows(fitted, fitted.select([])))
                 if not bad:
                     writer.write(fitted.append_column(SEQUENCE, order).append_column(DELETE, gone))
         return LoadTaskReport(writer.finish(), rows, bad, first)

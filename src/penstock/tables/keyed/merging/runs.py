@@ -7,8 +7,8 @@ once its slice is behind the position. The list of its buckets is reported in pl
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,11 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.decode.decoder import Decoder, decoder_for
+from penstock.flow.rows import DecodedRows
 from penstock.flow.task import Flow
 from penstock.flow.write.manifest import PartitionKey, RowWriter, StagedFile
+from penstock.flow.write.report import UNROUTED
+from penstock.job.expressions import fields as fields_of
+from penstock.job.spec import JobSpec, TombstonePolicy
+from penstock.logs.log import Partition
 from penstock.storage import Storage, open_storage
+from penstock.tables.keyed.generations import generations_of
 from penstock.tables.keyed.layout import (
     DELETE,
+    HIDDEN,
     RESERVED,
     SEQUENCE,
     TIEBREAK,
@@ -35,6 +42,7 @@ from penstock.tables.keyed.layout import (
 )
 from penstock.tables.keyed.merging.chunks import NewName
 from penstock.tables.keyed.merging.packing import in_order, last_of_key, packed
+from penstock.tables.keyed.spec import KeyedSpec
 
 RUN_BYTES_MAX = 192 * 1024 * 1024
 """Bytes of rows that wait in memory for a run (I6)."""
@@ -52,7 +60,7 @@ class KeyedFlow(Flow):
     """Whether a record without a value gives the key of its row."""
 
     def decoder(self) -> Decoder:
-        return decoder_for(self.decode, self.decoded, self.on, reserved=RESERVED)
+        return decoder_for(self.decode, self.decoded, self.on, reserved=RESERVED, rare=self.on.rare_of(UNROUTED))
 
     def row_faults(self, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> dict[int, str]:
         faults = key_faults(self.layout, rows)
@@ -63,12 +71,40 @@ class KeyedFlow(Flow):
 
     def completed(self, key: PartitionKey, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> pa.RecordBatch:
         order = sequences(kafka.column("offset"), self.generations.get(key, ()))
-        gone = deletions(self.layout, rows, kafka)
+        gone = deletions(self.layout, DecodedRows(rows, kafka))
         return rows.append_column(SEQUENCE, order).append_column(DELETE, gone)
 
     def open_rows(self, key: PartitionKey, name: NewName) -> RowWriter:
         storage = open_storage(self.table.table_url, self.table.storage_options)
         return RunWriter(self.layout, storage, key, name)
+
+
+def keyed_flow(
+    job: JobSpec[KeyedSpec], plain: Flow, numbers: Mapping[str, int], partitions: list[Partition]
+) -> KeyedFlow:
+    """The flow of records into runs; `numbers` are those of the table."""
+    values = {field.name: getattr(plain, field.name) for field in fields(plain)}
+    values["on"] = replace(plain.on, tombstone=tombstone_policy(job, job.table))
+    generations = {
+        (partition.topic, partition.number): generations_of(numbers, job.name, partition) for partition in partitions
+    }
+    by_key = is_known_by_key(job, job.table)
+    return KeyedFlow(**values, layout=job.table.layout, generations=generations, tombstones_delete=by_key)
+
+
+def tombstone_policy(job: JobSpec, spec: KeyedSpec) -> TombstonePolicy:
+    """The policy for records without a value: a row without values, unless the job has `sql:`."""
+    if spec.filter_tombstones:
+        return "filter"
+    return "quarantine" if job.sql else "row"
+
+
+def is_known_by_key(job: JobSpec, spec: KeyedSpec) -> bool:
+    """Whether a record without a value gives the key of its row: all key columns come from the Kafka key."""
+    if job.sql is not None:
+        return False
+    needed = [name for name in spec.layout.columns if name not in HIDDEN]
+    return all(name in job.columns and not list(fields_of(job.columns[name])) for name in needed)
 
 
 class RunWriter:

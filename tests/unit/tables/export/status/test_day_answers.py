@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.status.model import DayAnswer, DayState
+from penstock.reporting.model import DayAnswer, DayState
 from penstock.tables.export.status import day_answers
 from tests.support.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UserError
-from penstock.status.model import DayState
+from penstock.reporting.model import DayState
 from penstock.storage import open_storage
 from penstock.tables.export.status import day_answers
 from tests.support.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, noon_ms, rows_in

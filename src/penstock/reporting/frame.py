@@ -12,7 +12,7 @@ from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.numbers import TopicIncarnations, read_log
-from penstock.status.model import Alert, AlertKind, JobStatus, LogView, PartitionStatus, shown_path
+from penstock.reporting.model import Alert, AlertKind, JobStatus, LogView, PartitionStatus, shown_path
 
 AGE_SECONDS_MAX = 5.0
 """How long to wait for the oldest unread records of all partitions together."""
@@ -93,7 +93,7 @@ def alerts(
     for partition in partitions:
         yield from _partition_alerts(partition)
     if quarantine_rows:
-        yield Alert(AlertKind.QUARANTINE, f"{quarantine_rows} records are in quarantine")
+        yield Alert(AlertKind.QUARANTINE, f"records in quarantine: {quarantine_rows}")
 
 
 def _identity_alerts(fingerprints: Mapping[str, int], topic_ids: Mapping[str, str]) -> Iterator[Alert]:

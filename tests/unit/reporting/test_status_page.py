@@ -15,8 +15,8 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Bounds, Partition
 from penstock.proof.numbers import LogFacts, TopicIncarnations
-from penstock.status.frame import job_status
-from penstock.status.model import Alert, AlertKind, JobStatus, LogView, PartitionColumn, PartitionStatus, Section
+from penstock.reporting.frame import job_status
+from penstock.reporting.model import Alert, AlertKind, JobStatus, LogView, PartitionColumn, PartitionStatus, Section
 from tests.support.small_table import small_job
 
 ZERO = Partition("orders", "id", 0)
@@ -71,7 +71,7 @@ def test_a_gap_is_measured_from_the_lowest_needed_offset(status: JobStatus) -> N
 
 def test_without_verbose_a_partition_is_one_line_of_80_columns(status: JobStatus) -> None:
     printed = io.StringIO()
-    Console(file=printed, width=80).print(page([status], verbose=False))
+    Console(file=printed, width=80).print(page([status], verbose=False, width=80))
     assert ["partition", "position", "lag", "age", "written", "quarantined"] in [
         line.split() for line in printed.getvalue().splitlines()
     ]

@@ -9,7 +9,7 @@ from penstock.logs.registry import OpenLog
 from penstock.logs.registry import open_log as open_log_of
 from penstock.proof.findings import Check, Unproven, Verdict, VerifyReport, Violation, ViolationKind
 from penstock.proof.subject import OFFSETS_PER_PASS_MAX, Depth, GoneError, Progress, Sample
-from penstock.status.model import shown_path
+from penstock.reporting.model import shown_path
 from penstock.tables.registry import kind_of
 
 __all__ = [
