@@ -33,7 +33,7 @@ STAMP := $(VENV)/.set-up-$(LOCKED)
 UV_INSTALL = $(BIN)/uv pip install $(shell [ -t 2 ] || echo --quiet) --python $(BIN)/python
 
 COMPILE = $(BIN)/uv pip compile $(UPGRADE) --universal --python-version 3.11 --generate-hashes --no-header --quiet \
-	pyproject.toml
+	pyproject.toml --extra console
 
 # $(call retry,COMMAND): package registries fail now and then; finished downloads are kept.
 define retry
@@ -109,7 +109,7 @@ fmt: $(DEV_PACKAGES) ## rewrite the format and what lint can fix
 	$(BIN)/ruff check --fix src tests benchmarks docs
 
 lock: $(PACKAGES) ## regenerate the locks from pyproject.toml (UPGRADE=--upgrade for newer versions)
-	$(COMPILE) --group build --group dev -o requirements-dev.lock
+	$(COMPILE) --extra lineage --group build --group dev -o requirements-dev.lock
 	$(COMPILE) --group build --constraint requirements-dev.lock -o requirements.lock
 
 clean: ## remove the virtual environment and caches; .penstock with jars and the data of the broker stays
