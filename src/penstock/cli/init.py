@@ -57,7 +57,7 @@ def init(
     if json:
         typer.echo(json_text.dumps({"file": str(path), "kind": chosen, "doubts": doubts}))
         return
-    typer.echo(f"{path}: a job of kind {chosen}, from {profile.count:,} records; {len(doubts)} doubts")
+    typer.echo(f"{path}: a job of kind {chosen}, from {profile.count:,} records; doubts: {len(doubts)}")
     for name, variable in variables.items():
         typer.echo(f"set {variable}: the job file refers to it for {name}")
     typer.echo(f"next: read it, then penstock run {path} --once")

@@ -64,8 +64,12 @@ def _request(rng: random.Random, at: datetime) -> bytes:
     ).encode()
 
 
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": "2"})
+
+
 def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = _admin(bootstrap)
     for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         future.result(_REQUEST_SECONDS_MAX)
 
@@ -78,7 +82,7 @@ def produce_lines(
     headers: Sequence[tuple[str, bytes]] = (),
 ) -> None:
     """Send keys and values to a topic, which is created with that number of partitions if it is missing."""
-    topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=_REQUEST_SECONDS_MAX).topics
+    topics = _admin(bootstrap).list_topics(timeout=_REQUEST_SECONDS_MAX).topics
     if topic not in topics:
         create_topic(bootstrap, topic, partitions)
     count = len(topics[topic].partitions) if topic in topics else partitions
