@@ -15,6 +15,7 @@ from penstock.job.spec import JobSpec
 from penstock.tables.registry import failpoint, kind_of, load_jobs
 from penstock.watch.endpoint import Address, Readiness, served
 from penstock.watch.judging import Judging
+from penstock.watch.lineage import Lineage
 from penstock.watch.listeners import AlertChanges, Listeners, LogLines
 from penstock.watch.live import LiveDisplay
 from penstock.watch.metrics import Metrics
@@ -32,6 +33,9 @@ def run(
         str,
         typer.Option(metavar="[HOST:]PORT", help="Serve /metrics, /healthz and /readyz; without HOST on 127.0.0.1."),
     ] = "",
+    lineage: Annotated[
+        bool, typer.Option("--lineage", help="Send an OpenLineage event for each commit; configured as its client.")
+    ] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="Show what the next batch would write; no Spark.")] = False,
     records: Annotated[
         int | None,
@@ -44,8 +48,9 @@ def run(
     """
     specs = load_jobs(jobs)
     if dry:
-        if once or metrics:
-            raise UserError("--dry-run reads one batch and ends", hint="leave out --once and --metrics")
+        if once or metrics or lineage:
+            hint = "leave out --once, --metrics and --lineage"
+            raise UserError("--dry-run reads one batch and ends", hint=hint)
         from penstock.cli.dry_run import show_dry_runs  # noqa: PLC0415 - the run itself needs Spark
 
         show_dry_runs(specs, records or DRY_RECORDS, json)
@@ -62,6 +67,7 @@ def run(
         ready = [Readiness(job) for job in specs]
         if gauges is not None:
             stack.enter_context(served(Address.of(metrics), gauges.registry, ready))
+        sender = stack.enter_context(Lineage()) if lineage else None
         display = stack.enter_context(LiveDisplay()) if as_text else None
 
         def listener_for(job: JobSpec) -> Listener:
@@ -69,6 +75,8 @@ def run(
             if gauges is not None:
                 # First the counters: a batch is counted before it is reported.
                 listeners += [gauges.listener(job.name, kind_of(job)), ready[specs.index(job)]]
+            if sender is not None:
+                listeners.append(sender.listener(job))
             listeners.append(AlertChanges(LogLines(job.name) if display is None else display.listener(job.name)))
             return Judging(job, Listeners(*listeners))
 

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from penstock.environment import new_batch_id
 from penstock.errors import PenstockError, TransientError
 from penstock.flow.route.fanout_flow import RoutedSlice
@@ -31,7 +33,7 @@ from penstock.tables.export.monitoring import (
     measure,
 )
 from penstock.tables.export.state import EVENT_MS, ExportState, Lag
-from penstock.tables.kind import Chore, Landed, View
+from penstock.tables.kind import Chore, Landed, View, output
 
 RETRY_SECONDS = 10.0
 """How long a type that could not be written is not tried again."""
@@ -323,7 +325,12 @@ class Export(ExportTable):
         files = [file for part in parts for share in part.written.values() for file in share.files]
         counts = sum((part.counted for part in parts), Counts())
         sizes = tuple(file.size_bytes for file in files)
-        return Landed(outcome, counts, sizes, sum(sizes), catch_up=isinstance(batch, CatchUpBatch))
+        outputs = {
+            name: output(self.logs.columns_of(name) or pa.schema([]), of_type)
+            for name in sorted(written)
+            if (of_type := [file for part in parts if name in part.written for file in part.written[name].files])
+        }
+        return Landed(outcome, counts, sizes, sum(sizes), outputs, isinstance(batch, CatchUpBatch))
 
     def _part(self, piece: Slice, token: int, staged: WrittenShares) -> RoutedPart:
         routed, shares = staged.slices[piece.partition], staged.gathered.of(piece.partition)
