@@ -32,7 +32,7 @@ from penstock.tables.export.monitoring import (
     TypeWrittenAgain,
     measure,
 )
-from penstock.tables.export.state import EVENT_MS, ExportState, Lag
+from penstock.tables.export.state import EVENT_MS, MILLIS_PER_SECOND, ExportState, Lag
 from penstock.tables.kind import Chore, Landed, View, output
 
 RETRY_SECONDS = 10.0
@@ -162,7 +162,14 @@ class Export(ExportTable):
         state = self.logs.state()
         bounds = {partition: view.bounds[partition] for partition in view.tokens}
         ends = {partition: held.end for partition, held in bounds.items()}
-        self.environment.listener.event(measure(state, view.tokens, self.job.alerts, self._outcomes))
+        rules = measure(state, view.tokens, self.job.alerts, self._outcomes)
+        marks = {
+            name: mark / MILLIS_PER_SECOND
+            for name in self.spec.types
+            if (mark := self.markers.watermark_of(name)) is not None
+        }
+        measured = {**rules.measured, "type_watermark_timestamp_seconds": marks}
+        self.environment.listener.event(replace(rules, measured=measured))
         self._retry_failing(state, view)
         self._fail(self._lost_records(state, bounds))
         paused = self._paused(view.now)
