@@ -145,9 +145,7 @@ def _parts(job: JobStatus, verbose: bool, width: int, lags: Lags | None) -> Iter
     version = "not started" if job.version is None else f"version {job.version}"
     version += "" if job.committed_at is None else f" of {job.committed_at:%Y-%m-%d %H:%M:%SZ}"
     verdict = job.judgement.verdict
-    yield Text.assemble(
-        (verdict.value, f"bold {_style(verdict)}"), "  ", (job.job, "bold"), f"  {job.table}  {version}"
-    )
+    yield Text.assemble((verdict.value, f"bold {_style(verdict)}"), " ", (job.job, "bold"), f"  {job.table}  {version}")
     if not job.started:
         return
     if lags is not None and job.log_error is None:

@@ -75,7 +75,9 @@ class Sight:
     @property
     def lag_records(self) -> int | None:
         """Unread offsets that the log still has: what retention deleted is a gap, not lag."""
-        return lag_records(self.position, self.first, self.end)
+        if self.position is None or self.end is None:
+            return None
+        return max(0, self.end - max(self.position, self.first or 0))
 
     @property
     def retention_share(self) -> float | None:
@@ -105,13 +107,6 @@ class Thresholds:
     def memory_seconds(self) -> float:
         """How far back observations are needed."""
         return max(self.limits.window_seconds, self.patience_seconds)
-
-
-def lag_records(position: int | None, first: int | None, end: int | None) -> int | None:
-    """Offsets up to the end of the log that are not read yet and that the log still has."""
-    if position is None or end is None:
-        return None
-    return max(0, end - max(position, first or 0))
 
 
 def judge(
@@ -164,9 +159,9 @@ def duration(seconds: float) -> str:
 def _rewound(sight: Sight, window: Sequence[Observation]) -> Judgement | None:
     assert sight.position is not None
     positions = [*(seen.position for seen in window), sight.position]
-    if sight.rewound_from is not None:
-        positions[:0] = [sight.rewound_from]
     falls = [(before, after) for before, after in pairwise(positions) if after < before]
+    if sight.rewound_from is not None:
+        falls.append((sight.rewound_from, sight.position))
     if not falls:
         return None
     before, after = falls[-1]
