@@ -153,7 +153,6 @@ class Commit:
     read: int = 0
     written: int = 0
     quarantined: int = 0
-    """Of an export, those without a type."""
     filtered: int = 0
     files: int = 0
     size_bytes: int = 0

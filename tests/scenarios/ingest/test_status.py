@@ -128,7 +128,7 @@ def test_a_commit_after_the_table_was_read_is_no_rewind(job: JobSpec) -> None:
     assert verdicts(status(job, open_log=open_later)) == ("OK", ["OK", "OK"])
 
 
-def test_a_log_that_does_not_answer_and_a_topic_that_is_gone_are_errors(job: JobSpec) -> None:
+def test_a_position_beyond_the_log_is_an_error(job: JobSpec) -> None:
     SmallTable(job).start(partitions_of(job)[0], 11)
     result = status(job)
     assert verdicts(result) == ("ERR", ["ERR"])
