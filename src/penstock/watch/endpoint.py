@@ -1,4 +1,4 @@
-"""The HTTP endpoint of a running process: its metrics, whether it lives, and whether its jobs make progress."""
+"""The HTTP endpoint of a running process: its metrics, whether it runs, and whether its jobs make progress."""
 
 from __future__ import annotations
 
@@ -80,7 +80,11 @@ def served(address: Address, registry: CollectorRegistry, jobs: Sequence[Readine
                 return 200, TEXT, b"ok\n"
             case "/readyz":
                 problems = [problem for job in jobs if (problem := job.problem)] or ([] if jobs else ["no job yet"])
-                return (503, TEXT, "".join(f"{it}\n" for it in problems).encode()) if problems else (200, TEXT, b"ok\n")
+                return (
+                    (503, TEXT, "".join(f"{problem}\n" for problem in problems).encode())
+                    if problems
+                    else (200, TEXT, b"ok\n")
+                )
             case _:
                 return 404, TEXT, b"not found\n"
 

@@ -14,7 +14,7 @@ from penstock.job.spec import JobSpec
 from penstock.reporting.verdicts import (
     Judgement,
     Observation,
-    Sight,
+    PartitionFacts,
     Thresholds,
     Verdict,
     broken_limits,
@@ -82,21 +82,25 @@ class Judging:
 
     def _judge(self, partitions: Mapping[str, PartitionProgress]) -> None:
         now = self._judged_at = self._now()
-        windows = {(name, seen.topic_id): deque[Observation]() for name, seen in partitions.items()}
+        windows = {(name, progress.topic_id): deque[Observation]() for name, progress in partitions.items()}
         self._windows = {key: self._windows.get(key, empty) for key, empty in windows.items()}
         judgements: dict[str, Judgement] = {}
         alerts: dict[str, list[str]] = {rule: [] for rule in self._rules}
-        for name, seen in partitions.items():
-            window = self._windows[name, seen.topic_id]
+        for name, progress in partitions.items():
+            window = self._windows[name, progress.topic_id]
             fault = (
-                "" if seen.position >= seen.first else f"the log no longer has offsets [{seen.position}, {seen.first})"
+                ""
+                if progress.position >= progress.first
+                else f"the log no longer has offsets [{progress.position}, {progress.first})"
             )
-            sight = Sight(seen.position, seen.first, seen.end, seen.age_seconds, seen.retention_seconds, fault)
-            judgements[name] = judge(sight, tuple(window), self._thresholds, now, self._committed_at)
-            for rule, reason in broken_limits(sight, self._thresholds.limits).items():
+            facts = PartitionFacts(
+                progress.position, progress.first, progress.end, progress.age_seconds, progress.retention_seconds, fault
+            )
+            judgements[name] = judge(facts, tuple(window), self._thresholds, now, self._committed_at)
+            for rule, reason in broken_limits(facts, self._thresholds.limits).items():
                 alerts[rule].append(f"{name}: {reason}")
             if not window or now >= window[-1].at + self._step_seconds:
-                window.append(Observation(now, seen.position, seen.end))
+                window.append(Observation(now, progress.position, progress.end))
             while window[0].at < now - self._thresholds.memory_seconds:
                 window.popleft()
         self._report(worst(judgements), judgements, alerts)

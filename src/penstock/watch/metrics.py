@@ -25,7 +25,7 @@ PAGE_HEAD = """\
 # Metrics
 
 `penstock run JOB... --metrics [HOST:]PORT` serves these in Prometheus' text format at `/metrics`; without a host on
-`127.0.0.1`. `/healthz` answers 200 while the process lives, `/readyz` while every job makes progress, else 503 with the
+`127.0.0.1`. `/healthz` answers 200 while the process runs, `/readyz` while every job makes progress, else 503 with the
 reason.
 
 All have the label `job`; those with the label `partition` exist for partitions that the process holds. Counters start
@@ -142,7 +142,9 @@ def common_changes(event: events.Event, now: float) -> Iterator[Change]:
             if isinstance(event, Judged):
                 yield Put(JOB_VERDICT, event.judgement.verdict.severity)
                 if event.partitions:
-                    yield PutAll(VERDICT, {name: it.verdict.severity for name, it in event.partitions.items()})
+                    yield PutAll(
+                        VERDICT, {name: judgement.verdict.severity for name, judgement in event.partitions.items()}
+                    )
 
 
 def _batch_changes(batch: events.BatchCommitted, now: float) -> Iterator[Change]:
