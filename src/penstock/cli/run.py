@@ -13,11 +13,13 @@ from penstock.errors import UserError
 from penstock.events import Listener
 from penstock.job.spec import JobSpec
 from penstock.tables.registry import failpoint, kind_of, load_jobs
+from penstock.watch.endpoint import Address, Readiness, served
+from penstock.watch.judging import Judging
+from penstock.watch.lineage import Lineage
 from penstock.watch.listeners import AlertChanges, Listeners, LogLines
 from penstock.watch.live import LiveDisplay
 from penstock.watch.metrics import Metrics
 
-PORT_MAX = 65_535
 DRY_RECORDS = 1_000
 DRY_RECORDS_MAX = 100_000
 """They are held in memory."""
@@ -28,9 +30,12 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Read up to the current end of the log, then exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print events, or the dry run, as JSON.")] = False,
     metrics: Annotated[
-        int,
-        typer.Option(metavar="PORT", min=0, max=PORT_MAX, help="Serve Prometheus metrics on 127.0.0.1:PORT; 0: off."),
-    ] = 0,
+        str,
+        typer.Option(metavar="[HOST:]PORT", help="Serve /metrics, /healthz and /readyz; without HOST on 127.0.0.1."),
+    ] = "",
+    lineage: Annotated[
+        bool, typer.Option("--lineage", help="Send an OpenLineage event for each commit; configured as its client.")
+    ] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="Show what the next batch would write; no Spark.")] = False,
     records: Annotated[
         int | None,
@@ -43,8 +48,9 @@ def run(
     """
     specs = load_jobs(jobs)
     if dry:
-        if once or metrics:
-            raise UserError("--dry-run reads one batch and ends", hint="leave out --once and --metrics")
+        if once or metrics or lineage:
+            hint = "leave out --once, --metrics and --lineage"
+            raise UserError("--dry-run reads one batch and ends", hint=hint)
         from penstock.cli.dry_run import show_dry_runs  # noqa: PLC0415 - the run itself needs Spark
 
         show_dry_runs(specs, records or DRY_RECORDS, json)
@@ -54,18 +60,24 @@ def run(
 
     from penstock.engine.process import RunOptions, run_jobs  # noqa: PLC0415 - imports pyspark
 
-    options = RunOptions(once=once, failpoint=failpoint())
+    options = RunOptions(once=once, failpoint=failpoint(), watched=bool(metrics))
     as_text = sys.stdout.isatty() and not json
     with ExitStack() as stack:
         gauges = Metrics() if metrics else None
+        ready = [Readiness(job) for job in specs]
         if gauges is not None:
-            stack.enter_context(gauges.served(metrics))
-
+            stack.enter_context(served(Address.of(metrics), gauges.registry, ready))
+        sender = stack.enter_context(Lineage()) if lineage else None
         display = stack.enter_context(LiveDisplay()) if as_text else None
 
         def listener_for(job: JobSpec) -> Listener:
-            lines = AlertChanges(LogLines(job.name) if display is None else display.listener(job.name))
-            # First the counters: a batch is counted before it is reported.
-            return lines if gauges is None else Listeners(gauges.listener(job.name, kind_of(job)), lines)
+            listeners: list[Listener] = []
+            if gauges is not None:
+                # First the counters: a batch is counted before it is reported.
+                listeners += [gauges.listener(job.name, kind_of(job)), ready[specs.index(job)]]
+            if sender is not None:
+                listeners.append(sender.listener(job))
+            listeners.append(AlertChanges(LogLines(job.name) if display is None else display.listener(job.name)))
+            return Judging(job, Listeners(*listeners))
 
         run_jobs(specs, listener_for, options)

@@ -11,11 +11,13 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
 from penstock.errors import UserError
-from penstock.flow.write.manifest import Counts, EpochMarks
+from penstock.events import Output
+from penstock.flow.write.manifest import Counts, EpochMarks, StagedFile
 from penstock.job.spec import JobSpec, TableSpec
 from penstock.lake.compaction import EVERYTHING, CompactionLimits, Progress
 from penstock.lake.proposal import Outcome, Proposal
@@ -65,6 +67,10 @@ class Staged(Protocol):
         """The last records that were read, with the epochs of their leaders."""
 
     @property
+    def seconds(self) -> Mapping[str, float]:
+        """How long its tasks together read, decoded and wrote."""
+
+    @property
     def staged_at(self) -> float:
         """When the write step began."""
 
@@ -76,10 +82,19 @@ class Landed:
     outcome: Outcome
     counts: Counts = field(default_factory=Counts)
     """The counts of the accepted slices."""
-    files: int = 0
+    file_sizes: tuple[int, ...] = ()
     size_bytes: int = 0
+    """Of the rows that are new: a file may have others too."""
+    outputs: Mapping[str, Output] = field(default_factory=dict)
+    """By type; of a table without types under an empty name."""
     catch_up: bool = False
     """Whether it was read before: a chore's batch."""
+
+
+def output(schema: pa.Schema, files: Sequence[StagedFile]) -> Output:
+    """What these files add to a table with this schema."""
+    columns = {column.name: str(column.type) for column in schema}
+    return Output(columns, sum(file.rows for file in files), sum(file.size_bytes for file in files), len(files))
 
 
 S = TypeVar("S", bound=Staged)

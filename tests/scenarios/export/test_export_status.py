@@ -17,6 +17,8 @@ from rich.console import Console
 from penstock.cli.status import page
 from penstock.cli.status import status as status_command
 from penstock.errors import UserError
+from penstock.reporting.model import AlertKind
+from penstock.reporting.verdicts import Verdict
 from penstock.tables.export.monitoring import ExportAlert
 from tests.cases.export_status import Fan, at, fan_of, with_fs_behind
 from tests.support.kafka import Produce, Topics
@@ -51,6 +53,17 @@ def test_lag_and_discrepancy_are_reported_and_raise_alerts_beyond_their_limits(f
     assert fan.kinds() == [ExportAlert.TYPE_LAGGING, ExportAlert.DISCREPANCY]
 
 
+def test_commits_have_the_counts_of_all_types(fan: Fan) -> None:
+    with_fs_behind(fan)
+    status = fan.status()
+    totals = [partition.totals for partition in status.partitions]
+    assert sum(commit.written for commit in status.commits) == sum(counted.written for counted in totals) == 13
+    assert sum(commit.read for commit in status.commits) == sum(counted.read for counted in totals)
+    assert sum(commit.quarantined for commit in status.commits) == sum(counted.quarantined for counted in totals)
+    assert sum(commit.files for commit in status.commits) == sum(item["files"] for item in fan.types().values()) == 3
+    assert status.judgement.verdict is Verdict.ERR, "the discrepancy is beyond its limit"
+
+
 def test_a_type_that_caught_up_raises_no_alert(fan: Fan) -> None:
     with_fs_behind(fan)
     fan.catch_up(1, {"fs": 0}, 8)
@@ -64,7 +77,7 @@ def test_unread_records_raise_a_lag_alert(fan: Fan, produce: Produce) -> None:
     with_fs_behind(fan)
     produce(fan.partitions[0].topic, ["{}"] * 5, partition=0)
     assert fan.partition(0).lag_records == 5
-    assert ExportAlert.LAG in fan.kinds()
+    assert AlertKind.LAG in fan.kinds()
 
 
 def test_a_type_waiting_for_its_rotation_raises_no_alert(fan: Fan) -> None:
