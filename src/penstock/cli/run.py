@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,10 @@ def run(
         int,
         typer.Option(metavar="PORT", min=0, max=PORT_MAX, help="Serve Prometheus metrics on 127.0.0.1:PORT; 0: off."),
     ] = 0,
+    console: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", min=0, max=PORT_MAX, help="Serve the console on 127.0.0.1:PORT; 0: any free one."),
+    ] = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Show what the next batch would write; no Spark.")] = False,
     records: Annotated[
         int | None,
@@ -43,8 +48,8 @@ def run(
     """
     specs = load_jobs(jobs)
     if dry:
-        if once or metrics:
-            raise UserError("--dry-run reads one batch and ends", hint="leave out --once and --metrics")
+        if once or metrics or console is not None:
+            raise UserError("--dry-run reads one batch and ends", hint="leave out --once, --metrics and --console")
         from penstock.cli.dry_run import show_dry_runs  # noqa: PLC0415 - the run itself needs Spark
 
         show_dry_runs(specs, records or DRY_RECORDS, json)
@@ -63,9 +68,24 @@ def run(
 
         display = stack.enter_context(LiveDisplay()) if as_text else None
 
+        steps = stack.enter_context(_console(specs, console)) if console is not None else {}
+
         def listener_for(job: JobSpec) -> Listener:
             lines = AlertChanges(LogLines(job.name) if display is None else display.listener(job.name))
             # First the counters: a batch is counted before it is reported.
-            return lines if gauges is None else Listeners(gauges.listener(job.name, kind_of(job)), lines)
+            counters = [] if gauges is None else [gauges.listener(job.name, kind_of(job))]
+            return Listeners(*counters, *([steps[job.name]] if steps else []), lines)
 
         run_jobs(specs, listener_for, options)
+
+
+@contextmanager
+def _console(specs: list[JobSpec], port: int) -> Iterator[Mapping[str, Listener]]:
+    """The console in a thread of this process; gives listeners that show it how long steps take."""
+    from penstock.console.access import Access  # noqa: PLC0415 - needs packages of the extra `console`
+    from penstock.console.server import served  # noqa: PLC0415
+    from penstock.console.state import RunListener, watched_jobs  # noqa: PLC0415
+
+    with served(watched_jobs(specs), Access(port=port)) as console:
+        print(f"console at {console.url}", file=sys.stderr, flush=True)
+        yield {name: RunListener(job) for name, job in console.state.jobs.items()}

@@ -120,7 +120,7 @@ def ago(at: float | datetime | None) -> str:
     if at is None:
         return "never"
     seconds = at.timestamp() if isinstance(at, datetime) else at
-    return f"{duration(max(1.0, time.time() - seconds))} ago"
+    return f"{duration_text(max(1.0, time.time() - seconds))} ago"
 
 
 FORMATS = {"number": number, "short": short, "duration": duration, "size": size, "instant": instant, "ago": ago}
