@@ -82,7 +82,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> tuple
     forked.start()
     with spark_jvms.lent() as spark:
         done = subprocess.run(
-            ["bash", "-c", script().replace(WAL_PORT, port)],
+            ["bash", "-c", script().replace(WAL_PORT, port).replace(CONSOLE_PORT, str(free_port()))],
             cwd=place,
             env={
                 **os.environ,
