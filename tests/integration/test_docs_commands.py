@@ -23,7 +23,7 @@ from tests.support.processes import free_port
 from tests.support.wal import served
 
 RUN = re.compile(r"penstock run (\S+) --once(?: +#.*)?")
-WAL_PORT = "7070"
+WAL_PORT, CONSOLE_PORT = "7070", "7080"
 FIRST_TABLE = "first-table"
 """The folder of blocks that are run in a new folder."""
 SHELL_BLOCKS = [block for block in blocks("sh") if block.folder]
