@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ import typer
 from penstock.errors import UserError
 from penstock.events import Listener
 from penstock.job.spec import JobSpec
+from penstock.serving import PORT_MAX
 from penstock.tables.registry import failpoint, kind_of, load_jobs
 from penstock.watch.endpoint import Address, Readiness, served
 from penstock.watch.judging import Judging
@@ -33,6 +35,10 @@ def run(
         str,
         typer.Option(metavar="[HOST:]PORT", help="Serve /metrics, /healthz and /readyz; without HOST on 127.0.0.1."),
     ] = "",
+    console: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", min=0, max=PORT_MAX, help="Serve the console on 127.0.0.1:PORT; 0: any free one."),
+    ] = None,
     lineage: Annotated[
         bool, typer.Option("--lineage", help="Send an OpenLineage event for each commit; configured as its client.")
     ] = False,
@@ -48,8 +54,8 @@ def run(
     """
     specs = load_jobs(jobs)
     if dry:
-        if once or metrics or lineage:
-            hint = "leave out --once, --metrics and --lineage"
+        if once or metrics or lineage or console is not None:
+            hint = "leave out --once, --metrics, --lineage and --console"
             raise UserError("--dry-run reads one batch and ends", hint=hint)
         from penstock.cli.dry_run import show_dry_runs  # noqa: PLC0415 - the run itself needs Spark
 
@@ -69,15 +75,29 @@ def run(
             stack.enter_context(served(Address.of(metrics), gauges.registry, ready))
         sender = stack.enter_context(Lineage()) if lineage else None
         display = stack.enter_context(LiveDisplay()) if as_text else None
+        steps = stack.enter_context(_console(specs, console)) if console is not None else {}
 
         def listener_for(job: JobSpec) -> Listener:
             listeners: list[Listener] = []
             if gauges is not None:
                 # First the counters: a batch is counted before it is reported.
                 listeners += [gauges.listener(job.name, kind_of(job)), ready[specs.index(job)]]
+            listeners += [steps[job.name]] if steps else []
             if sender is not None:
                 listeners.append(sender.listener(job))
             listeners.append(AlertChanges(LogLines(job.name) if display is None else display.listener(job.name)))
             return Judging(job, Listeners(*listeners))
 
         run_jobs(specs, listener_for, options)
+
+
+@contextmanager
+def _console(specs: list[JobSpec], port: int) -> Iterator[Mapping[str, Listener]]:
+    """The console in a thread of this process; gives listeners that show it how long steps take."""
+    from penstock.console.access import Access  # noqa: PLC0415 - needs packages of the extra `console`
+    from penstock.console.server import served as console_served  # noqa: PLC0415
+    from penstock.console.state import RunListener, watched_jobs  # noqa: PLC0415
+
+    with console_served(watched_jobs(specs), Access(port=port)) as console:
+        print(f"console at {console.url}", file=sys.stderr, flush=True)
+        yield {name: RunListener(job) for name, job in console.state.jobs.items()}
