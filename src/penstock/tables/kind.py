@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
@@ -21,7 +22,7 @@ from penstock.lake.compaction import EVERYTHING, CompactionLimits, Progress
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.lake.reports import CompactReport, Report, VacuumReport
 from penstock.lake.state import DeltaState
-from penstock.logs.log import Batch, Bounds, Log, Partition
+from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
@@ -184,6 +185,24 @@ class ReadRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordRows:
+    """The rows that records of a slice became, by offset; `note` explains what is shown, or why nothing can be."""
+
+    rows: Mapping[int, Sequence[TableRow]] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A row for people, without columns that only Penstock needs."""
+
+    values: Mapping[str, object]
+    table: str = ""
+    """The name of its type, if the job has several."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RebuildReport:
     """What was restored: nothing if there are problems."""
 
@@ -249,6 +268,9 @@ class Kind(Protocol):
 
     def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
         """What is committed, for people: without columns that only Penstock needs."""
+
+    def record_rows(self, job: JobSpec, piece: Slice, records: Sequence[pa.RecordBatch]) -> RecordRows:
+        """The rows next to a few records of a slice, read without Spark."""
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
         """Restore lost logs from files; `UserError` where that is impossible."""
