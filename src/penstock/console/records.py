@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from json import JSONEncoder
+from datetime import datetime
 
 from penstock.flow.decode.json_text import JsonObject, parse
 from penstock.flow.decode.misfit import MisfitError
@@ -18,13 +19,14 @@ RECORD_BYTES_MAX = 64 * 1024
 BINARY_SHARE_MIN = 0.1
 """With more bytes that are not text, a value is shown as hex."""
 JSON_DEPTH_MAX = 40
+CELL_CHARACTERS_MAX = 200
 HEX_WIDTH = 16
 END = "▮"
 """Marked where more should follow the end of a record."""
 
 _AT = re.compile(r"\bat (?P<unit>character|byte) (?P<number>\d+)\b")
 _PATH = re.compile(r"(?P<path>[^\s:\"]+): ")
-_quoted = JSONEncoder(ensure_ascii=False).encode
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,9 @@ def content_of(value: bytes | None, error: str = "", size_bytes: int | None = No
     return Content("text", size_bytes, _marked(text, _position(value, error), cut), cut)
 
 
-def clipped(value: bytes | None, bytes_max: int) -> tuple[bytes | None, int | None]:
-    """The first bytes of a value, and the size of the whole."""
-    return (None, None) if value is None else (value[:bytes_max], len(value))
+def cut_content(value: bytes | None, bytes_max: int, error: str = "") -> Content:
+    """The content of the first bytes of a value."""
+    return content_of(value, error) if value is None else content_of(value[:bytes_max], error, len(value))
 
 
 def _visible(text: str) -> str:
@@ -170,3 +172,25 @@ def _scalar(value: object) -> str:
         case _:
             # The text of a number, as it is in the record.
             return str(value)
+
+
+# values of rows
+
+
+def cell_text(value: object) -> str:
+    """A value of a row in one line, cut; text without quotes."""
+    match value:
+        case None:
+            return "null"
+        case str():
+            text = value
+        case bytes():
+            text = content_of(value[:CELL_CHARACTERS_MAX], size_bytes=len(value)).text
+        case datetime():
+            text = value.isoformat().replace("+00:00", "Z")
+        case dict() | list() | tuple():
+            text = json.dumps(value, default=cell_text, ensure_ascii=False)
+        case _:
+            text = str(value)
+    text = printable(text[: CELL_CHARACTERS_MAX + 1])
+    return text if len(text) <= CELL_CHARACTERS_MAX else f"{text[: CELL_CHARACTERS_MAX - 1]}…"
