@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json as json_text
 import os
 import signal
@@ -17,9 +16,10 @@ from penstock.cli.tables import parsed
 from penstock.errors import UserError
 from penstock.failpoints import ENVIRONMENT_NAME, armed, noop
 from penstock.job.values import parse_duration, parse_size
-from penstock.logs.wal.client import WalClient, is_token
+from penstock.logs.wal.client import WalClient
 from penstock.logs.wal.server import STEP, WalServer
 from penstock.logs.wal.store import STEPS, WalLimits, WalStore
+from penstock.serving import host_and_port, is_loopback, read_tokens
 
 DEFAULT_LISTEN = "127.0.0.1:7070"
 
@@ -52,12 +52,9 @@ def serve(
         partition_bytes_max=parsed("--partition-size", partition_size, parse_size),
         retention_seconds=parsed("--retention", retention, parse_duration),
     )
-    address, _, port = listen.rpartition(":")
-    host = address.strip("[]")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise UserError(f"--listen: invalid address {listen!r}", hint="write HOST:PORT")
-    tokens = [] if token_file is None else _tokens(token_file)
-    if not tokens and not without_token and not _is_loopback(host):
+    host, port = host_and_port("--listen", listen)
+    tokens = [] if token_file is None else read_tokens("--token-file", token_file)
+    if not tokens and not without_token and not is_loopback(host):
         hint = "give --token-file, listen on 127.0.0.1, or give --without-token"
         raise UserError(f"--listen: every computer that reaches {host} could read and delete the log", hint=hint)
     if (tls_certificate is None) != (tls_key is None):
@@ -68,7 +65,7 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn handles them, and raises them again
     with closing(WalStore(folder, limits, at_step=at_step)) as store:
-        server = WalServer(store, host, int(port), at_step, tokens, allow_host or (), certificate)
+        server = WalServer(store, host, port, at_step, tokens, allow_host or (), certificate)
         _print(json, {"folder": str(folder), "url": server.url}, f"serving {folder} at {server.url}")
         server.run()
 
@@ -120,23 +117,4 @@ def _print(json: bool, facts: dict[str, object], text: str) -> None:
 
 
 def _client(url: str, token_file: Path | None) -> WalClient:
-    return WalClient(url, token="" if token_file is None else _tokens(token_file)[0])
-
-
-def _tokens(path: Path) -> list[str]:
-    """The tokens of a file, one per line; a client sends the first."""
-    try:
-        tokens = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--token-file: {path} cannot be read", detail=str(error)) from None
-    if not tokens or not all(map(is_token, tokens)):
-        raise UserError(f"--token-file: {path} is empty or has an invalid token", hint="one per line, no spaces")
-    return tokens
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether only this computer reaches a server that listens there."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return WalClient(url, token="" if token_file is None else read_tokens("--token-file", token_file)[0])

@@ -24,6 +24,7 @@ from penstock.logs.wal.records import (
     WalRefusedError,
     decode_appends,
 )
+from penstock.serving import is_token
 
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 5.0
 CALL_SECONDS_MAX = 60.0
@@ -149,11 +150,6 @@ def is_address(url: str) -> bool:
     except ValueError:
         return False
     return valid and split.scheme in ("http", "https") and url.rstrip("/") == f"{split.scheme}://{split.netloc}"
-
-
-def is_token(text: str) -> bool:
-    """Whether a header can carry a text as a token."""
-    return text.isascii() and text.isprintable() and bool(text) and " " not in text
 
 
 def _error(status: int, answer: bytes) -> PenstockError:

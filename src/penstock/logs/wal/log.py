@@ -20,8 +20,9 @@ from penstock.job.topics import complete_topics
 from penstock.job.values import Parsed, text
 from penstock.logs.batches import RECORDS_BATCH_BYTES, ROWS_MAX
 from penstock.logs.log import Bounds, Log, OffsetProgress, Offsets, Partition, Piece, Slice, pieces_of, start_offset
-from penstock.logs.wal.client import WalClient, is_address, is_token
+from penstock.logs.wal.client import WalClient, is_address
 from penstock.logs.wal.records import NAME, RECORD_BYTES_MAX
+from penstock.serving import is_token
 
 
 def _url(value: object) -> str:

@@ -1,0 +1,13 @@
+"""The pages: every module has `routes`, and a `link` for the navigation."""
+
+from __future__ import annotations
+
+from starlette.routing import BaseRoute
+
+from penstock.console.pages import activity, job, overview
+from penstock.console.rendering import Link
+
+MODULES = (overview, job, activity)
+"""In the order of the navigation."""
+LINKS: tuple[Link, ...] = tuple(module.link for module in MODULES)
+ROUTES: tuple[BaseRoute, ...] = tuple(route for module in MODULES for route in module.routes)
