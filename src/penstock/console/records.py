@@ -67,7 +67,7 @@ def content_of(value: bytes | None, error: str = "", size_bytes: int | None = No
     if pieces is not None:
         return Content("JSON", size_bytes, pieces)
     text = value.decode(errors="backslashreplace")
-    whole = _visible(text)
+    whole = visible(text)
     if len(whole) - len(text) + text.count("\\x") > BINARY_SHARE_MIN * max(40, len(text)):
         return Content("hex", size_bytes, (Piece(_hex(value)),), cut)
     return Content("text", size_bytes, _marked(text, _position(value, error), cut), cut)
@@ -78,7 +78,7 @@ def cut_content(value: bytes | None, bytes_max: int, error: str = "") -> Content
     return content_of(value, error) if value is None else content_of(value[:bytes_max], error, len(value))
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """The text with its lines; characters that do not print become escapes, also those that change its direction."""
     return "\n".join(map(printable, text.split("\n")))
 
@@ -94,12 +94,12 @@ def _position(value: bytes, error: str) -> int | None:
 
 def _marked(text: str, at: int | None, cut: bool) -> tuple[Piece, ...]:
     if at is None or (cut and at >= len(text)):
-        return (Piece(_visible(text)),)
+        return (Piece(visible(text)),)
     if at >= len(text):
-        return (Piece(_visible(text)), Piece(END, marked=True))
+        return (Piece(visible(text)), Piece(END, marked=True))
     length = 4 if text[at] == "\\" else 1
     parts = (text[:at], False), (text[at : at + length], True), (text[at + length :], False)
-    return tuple(Piece(_visible(part), marked) for part, marked in parts if part)
+    return tuple(Piece(visible(part), marked) for part, marked in parts if part)
 
 
 def _hex(value: bytes) -> str:
@@ -136,7 +136,7 @@ def _members(value: object, path: str, marked: str, depth: int) -> Iterator[Piec
             for number, (name, member) in enumerate(value.items()):
                 twice = " (given twice)" if name in value.doubled else ""
                 inside = f"{path}.{name}" if path else name
-                label = Piece(f"{_visible(_quoted(name))}{twice}: ", bool(twice))
+                label = Piece(f"{visible(_quoted(name))}{twice}: ", bool(twice))
                 yield Piece(("{" if not number else ",") + f"\n{indent}")
                 yield from _member(label, member, inside, marked, depth)
             yield Piece(end + "}")

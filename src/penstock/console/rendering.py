@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse
 
 from penstock.console import charts
 from penstock.console.access import session_of
+from penstock.console.records import cell_text, visible
 
 if TYPE_CHECKING:
     from penstock.console.state import ConsoleState, WatchedJob
@@ -66,6 +67,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.filters.update(number=number, short=short, duration=duration, size=size, instant=instant, ago=ago)
+    templates.filters.update(cell=cell_text, visible=visible)
     templates.globals.update(static=static, sparkline=charts.sparkline, line_chart=charts.line_chart)
     return templates
 

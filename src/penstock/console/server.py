@@ -70,6 +70,7 @@ def opened(
         with Poller(state):
             yield Served(url, state, uvicorn.Server(config), listening)
     finally:
+        state.children.close()
         state.history.close()
         listening.close()
 

@@ -114,14 +114,25 @@ def read_records(table: DeltaLog, entries: Sequence[QuarantineEntry], bytes_max:
     return [rows[place] for entry in entries if (place := _place(asdict(entry))) in rows]
 
 
-def find_rows(table: DeltaLog, topic: str, partition: int, offset: int) -> list[dict[str, Any]]:
-    """All columns of the row at that place, newest first: a recreated topic may have the place twice."""
-    files = [file for file in files_of(table) if may_hold(file, partition, offset, offset)]
-    tables = (rows for file in files for rows in read_file(table, file))
-    matching = (rows.filter(where(rows, topic=topic, partition=partition, offset=offset)) for rows in tables)
+def find_rows(
+    table: DeltaLog, topic: str, partition: int, first: int, last: int | None = None, columns: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The rows at these offsets, all columns by default, newest first: a recreated topic may have a place twice."""
+    last = first if last is None else last
+    named = list(dict.fromkeys([*columns, "topic", "partition", "offset", "quarantined_at"])) if columns else None
+    files = [file for file in files_of(table) if may_hold(file, partition, first, last)]
+    tables = (rows for file in files for rows in read_file(table, file, named))
+    matching = (rows.filter(where(rows, topic=topic, partition=partition)) for rows in tables)
     return sorted(
-        (row for rows in matching for row in rows.to_pylist()), key=lambda row: row["quarantined_at"], reverse=True
+        (row for rows in matching for row in rows.filter(_between(rows, first, last)).to_pylist()),
+        key=lambda row: row["quarantined_at"],
+        reverse=True,
     )
+
+
+def _between(rows: pa.Table, first: int, last: int) -> pa.ChunkedArray:
+    offsets = rows.column("offset")
+    return pc.and_(pc.greater_equal(offsets, first), pc.less_equal(offsets, last))
 
 
 def at_places(rows: pa.Table, places: pa.Array) -> pa.ChunkedArray:
