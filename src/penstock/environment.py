@@ -25,6 +25,8 @@ class Environment:
     listener: Listener = field(default_factory=NullListener)
     failpoint: Failpoint | None = None
     """Also armed in Spark tasks, which are other processes."""
+    watched: bool = False
+    """Whether metrics are served: only then the ages of unread records are read."""
     stopping: Callable[[], bool] = lambda: False
     """Whether a stop was requested: long searches end early."""
 

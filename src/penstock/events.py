@@ -8,8 +8,13 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import ClassVar, Protocol, dataclass_transform
 
+UNLOGGED: Mapping[str, object] = {"logged": False}
+"""Marks a field that is only for displays and metrics."""
+
 
 class Level(StrEnum):
+    DEBUG = "debug"
+    """For displays and metrics: not logged."""
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
@@ -32,8 +37,8 @@ class Event:
         dataclass(frozen=True)(cls)
 
     def facts(self) -> dict[str, object]:
-        """The fields by name, without those that are None."""
-        result = {item.name: getattr(self, item.name) for item in fields(self)}
+        """The fields by name, without those that are None or only for metrics."""
+        result = {item.name: getattr(self, item.name) for item in fields(self) if item.metadata != UNLOGGED}
         return {name: fact for name, fact in result.items() if fact is not None}
 
 
@@ -98,10 +103,36 @@ class PositionCorrected(Event, level=Level.WARNING):
     shown: int
 
 
-class LagMeasured(Event):
-    """At the start of each round; for displays, not logged."""
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """Where a partition is, and what the log has of it."""
 
-    lag: int
+    position: int
+    first: int
+    end: int
+    age_seconds: float | None = None
+    """Of the oldest unread record, read now and then; None while it is not known."""
+    retention_seconds: float | None = None
+    """Of the topic; None if it is unlimited or not known."""
+
+    @property
+    def lag(self) -> int:
+        """Unread offsets that the log has: what it has deleted is a gap."""
+        return max(0, self.end - max(self.position, self.first))
+
+
+class ProgressMeasured(Event, level=Level.DEBUG):
+    """At the start of each round, by partition that the process holds."""
+
+    partitions: Mapping[str, PartitionProgress]
+
+    @property
+    def lag(self) -> int:
+        return sum(partition.lag for partition in self.partitions.values())
+
+
+class RoundDone(Event, level=Level.DEBUG):
+    """A round has succeeded, whether there was work or not."""
 
 
 class BatchPlanned(Event):
@@ -158,6 +189,18 @@ class BatchCommitted(Event):
     files: int = 0
     size_bytes: int = 0
     seconds: float = 0.0
+    """From the start of the Spark job to the commit."""
+    steps: Mapping[str, float] = field(default_factory=dict)
+    """The seconds of plan, read, decode, write and commit."""
+    slices: Mapping[str, tuple[int, int]] = field(default_factory=dict, metadata=UNLOGGED)
+    """Start and end by partition."""
+    file_sizes: Sequence[int] = field(default=(), metadata=UNLOGGED)
+
+
+class Mirrored(Event, level=Level.DEBUG):
+    """Positions were shown in the consumer group."""
+
+    seconds: float
 
 
 class OfPartition(Event):

@@ -64,6 +64,7 @@ class ToyStaged:
     rows: Mapping[Partition, list[Row]]
     staged_at: float
     marks: EpochMarks = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 class ToyTable:
@@ -118,7 +119,9 @@ class ToyTable:
         outcome = self._committed(Proposal(self.job.name, batch.id, parts), rows)
         self.environment.at_step("committed")
         landed = {part.partition for part in outcome.accepted}
-        return Landed(outcome, _counts([row for partition in landed for row in staged.rows[partition]]), files=1)
+        return Landed(
+            outcome, _counts([row for partition in landed for row in staged.rows[partition]]), file_sizes=(1,)
+        )
 
     def _committed(self, proposal: Proposal, rows: list[Row]) -> Outcome:
         while True:

@@ -67,8 +67,10 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.filters.update(number=number, short=short, duration=duration, size=size, instant=instant, ago=ago)
+    from penstock.console.kinds import sections_of  # noqa: PLC0415 - it imports this module
+
     templates.filters.update(cell=cell_text, visible=visible)
-    templates.globals.update(static=static, sparkline=charts.sparkline, line_chart=charts.line_chart)
+    templates.globals.update(static=static, sections_of=sections_of, sparkline=charts.sparkline, line_chart=charts.line_chart)
     return templates
 
 

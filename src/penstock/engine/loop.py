@@ -17,7 +17,7 @@ from penstock.errors import (
     UnreachableError,
     UserError,
 )
-from penstock.events import Listener, Retrying
+from penstock.events import Listener, Retrying, RoundDone
 from penstock.logs.log import Partition
 from penstock.plan import LogCutError
 from penstock.spark.failures import SparkGoneError, SparkStoppedError
@@ -98,6 +98,7 @@ class Loop:
                 finished, pause = self._turn()
                 self._has_worked = True
                 self.retries.succeed()
+                self.listener.event(RoundDone())
             except SparkGoneError:
                 raise
             except (TransientError, OutcomeUnknownError, LogCutError) as error:

@@ -42,6 +42,8 @@ class RunOptions:
     """The caller's, which stays open; None: one of the run's own."""
     jars: tuple[JarSet, ...] = ()
     """What the JVM of an own session can load besides Spark."""
+    watched: bool = False
+    """As in the environment."""
 
 
 def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener], options: RunOptions) -> None:
@@ -82,7 +84,13 @@ def _start(
     claims = StaticClaims() if job.claims is None else open_group(kafka_of(job), job.claims, listener.event)
 
     def rounds() -> Turns:
-        environment = Environment(at_step=at_step, listener=listener, failpoint=options.failpoint, stopping=stop.is_set)
+        environment = Environment(
+            at_step=at_step,
+            listener=listener,
+            failpoint=options.failpoint,
+            watched=options.watched,
+            stopping=stop.is_set,
+        )
         session = LateSession(lambda: progress.follow(spark.current()))
         return open_rounds(job, cast(SparkSession, session), environment, claims)
 

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from penstock import events
 from penstock.claims import Claims, StaticClaims
+from penstock.engine.ages import Ages
 from penstock.engine.compaction import Compact, Compaction
 from penstock.engine.ownership import LogBounds, Starter, Tokens
 from penstock.engine.pulse import with_signs
@@ -105,6 +106,7 @@ class Rounds(Generic[S]):
         self.cache = Cache(record_bytes=self.table.record_bytes() or RECORD_BYTES_ASSUMED)
         self.starter = Starter(job, log, self.table, claims, self.listener, self.at_step)
         self.compaction = Compaction(job, kind_of(job), environment)
+        self.ages = Ages(log, environment.now)
 
     def close(self) -> None:
         """Close the table and the log; the claims belong to the process."""
@@ -113,6 +115,7 @@ class Rounds(Generic[S]):
 
     def round(self, flush_now: bool = False, ends: Ends = None) -> RoundResult:
         """Do one batch or chore, or return how long to wait. `ends` bounds the partitions, as in `run --once`."""
+        begun_at = self.environment.now()
         partitions = self.log.partitions()
         tokens = self.claim(partitions)
         asked_at = self.environment.now()
@@ -134,6 +137,11 @@ class Rounds(Generic[S]):
             self.listener.event(events.BatchPlanned(batch=due.id, offsets=due.offsets, slices=len(due.slices)))
         batch = due if isinstance(due, Batch | Wait) else due.batch
         if isinstance(batch, Batch):
+            batch = replace(
+                batch,
+                log_ends={piece.partition: bounds[piece.partition].end for piece in batch.slices},
+                steps={"plan": self.environment.now() - begun_at},
+            )
             return self._run_batch(batch, tokens, state.version, bounds, planned_at, ends)
         if isinstance(due, Wait):
             return Waiting(due.until, done=due.until is None and self._is_done(tokens, ends))
@@ -174,7 +182,8 @@ class Rounds(Generic[S]):
             self._refuse_standstill(("columns for", batch.slices), version)
             return ChoreDone("columns")
         self.at_step("staged")
-        outcome = self.commit(batch, tokens, staged)
+        steps = {**batch.steps, **_task_steps(staged.seconds, self.environment.now() - staged.staged_at)}
+        outcome = self.commit(replace(batch, steps=_rounded(steps)), tokens, staged)
         # Records after a slice that reached the end arrived after the plan: their wait starts at the plan.
         ended = {piece.partition for piece in batch.slices if piece.end == bounds[piece.partition].end}
         self.cache.ended |= ended
@@ -245,15 +254,17 @@ class Rounds(Generic[S]):
         owned = self._still_owned(batch, tokens)
         if not owned.slices or (not self.table.divisible and len(owned.slices) < len(batch.slices)):
             return Outcome(None)
+        begun_at = self.environment.now()
         self._check_log(owned, staged.marks)
         landed = self.table.land(owned, tokens, staged)
         if landed.outcome.version is not None:
-            self._report_landed(owned, landed, staged.staged_at)
+            self._report_landed(owned, landed, staged.staged_at, begun_at)
         self._handle_refusals(landed.outcome.refused, len(owned.slices))
         return landed.outcome
 
-    def _report_landed(self, batch: Batch, landed: Landed, staged_at: float) -> None:
-        counts = landed.counts
+    def _report_landed(self, batch: Batch, landed: Landed, staged_at: float, commit_at: float) -> None:
+        counts, now = landed.counts, self.environment.now()
+        accepted = {part.partition for part in landed.outcome.accepted}
         if counts.written:
             self.cache.record_bytes = landed.size_bytes / counts.written
         self.listener.event(
@@ -265,9 +276,12 @@ class Rounds(Generic[S]):
                 written=counts.written,
                 quarantined=counts.quarantined,
                 filtered=counts.filtered,
-                files=landed.files,
+                files=len(landed.file_sizes),
                 size_bytes=landed.size_bytes,
-                seconds=round(self.environment.now() - staged_at, 3),
+                seconds=round(now - staged_at, 3),
+                steps=_rounded({**batch.steps, "commit": now - commit_at}),
+                slices={str(it.partition): (it.start, it.end) for it in batch.slices if it.partition in accepted},
+                file_sizes=landed.file_sizes,
             )
         )
 
@@ -294,9 +308,22 @@ class Rounds(Generic[S]):
 
     def _report_progress(self, tokens: Tokens, state: DeltaState, bounds: LogBounds) -> None:
         positions = {partition: state.of(partition).position or 0 for partition in tokens}
-        lags = {place: max(0, bounds[place].end - positions[place]) for place in tokens}
+        unread = {place: max(positions[place], bounds[place].first) for place in tokens}
+        lags = {place: max(0, bounds[place].end - unread[place]) for place in tokens}
         self.claims.progress(positions, lags)
-        self.listener.event(events.LagMeasured(sum(lags.values())))
+        if self.environment.watched:
+            self.ages.read({place: offset for place, offset in unread.items() if lags[place]})
+        progress = {
+            str(place): events.PartitionProgress(
+                positions[place],
+                bounds[place].first,
+                bounds[place].end,
+                self.ages.of(place, unread[place]) if lags[place] else None,
+                self.ages.retention.get(place.topic),
+            )
+            for place in tokens
+        }
+        self.listener.event(events.ProgressMeasured(progress))
 
     def _check_log(self, batch: Batch, read: EpochMarks) -> None:
         """Before the commit, check that the log is still the one that the table and the batch were read from."""
@@ -332,14 +359,26 @@ class Rounds(Generic[S]):
         self.table.state(partitions)
         positions = {partition: self.table.shown_position(partition) for partition in partitions}
         self.cache.mirrored |= positions
+        begun_at = self.environment.now()
         try:
             refused = self.log.show(positions)
         except PenstockError as error:
             self.listener.event(events.MirrorFailed(reason=error.primary, detail=error.detail))
             return
+        self.listener.event(events.Mirrored(round(self.environment.now() - begun_at, 3)))
         for partition, reason in refused.items():
             self.listener.event(events.MirrorRefused(partition=str(partition), reason=reason))
         self.at_step("mirrored")
+
+
+def _task_steps(tasks: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """The duration of a Spark job, divided among the steps as its tasks together divided theirs."""
+    whole = sum(tasks.values())
+    return {name: seconds * of_tasks / whole for name, of_tasks in tasks.items()} if whole else {"write": seconds}
+
+
+def _rounded(steps: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(seconds, 3) for name, seconds in steps.items()}
 
 
 def open_rounds(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from penstock.failpoints import Failpoint
 from penstock.flow.rows import BadRows, bad_rows, rows_without, take
 from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.names import replayed_name, staged_name
-from penstock.flow.write.report import TaskReport, report_batch
+from penstock.flow.write.report import Stopwatch, TaskReport, report_batch
 from penstock.job.expressions import Expression
 from penstock.job.spec import DecodeSpec, Policies
 from penstock.logs.batches import as_one, mark_of
@@ -85,12 +85,21 @@ class Task(Protocol):
 
 def run_task(task: Task, parts: Iterable[PartitionRows], failpoint: Failpoint | None) -> Batches:
     """Let the task take all parts; its report is the only row that it gives to Spark."""
+    whole, reading, rest = Stopwatch(), Stopwatch(), iter(parts)
     try:
-        for key, part in parts:
-            task.take(key, part)
-            if failpoint is not None:
-                failpoint.at_step("writing")
-        yield report_batch(task.finish())
+        with whole:
+            while True:
+                with reading:
+                    rows = next(rest, None)
+                if rows is None:
+                    break
+                task.take(*rows)
+                if failpoint is not None:
+                    failpoint.at_step("writing")
+            report = task.finish()
+        write = report.seconds.get("write", 0.0)
+        decode = max(0.0, whole.seconds - reading.seconds - write)
+        yield report_batch(replace(report, seconds={"read": reading.seconds, "decode": decode, "write": write}))
     except BaseException:
         task.abandon()
         raise

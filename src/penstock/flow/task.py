@@ -87,16 +87,18 @@ class StagingTask(Generic[FlowT]):
     def quarantine(self, key: PartitionKey, bad: BadRows) -> None:
         self._count(key, read=len(bad.errors))
         if (rows := self._tallies.quarantined(TypeKey(key, UNROUTED), bad)) is not None:
-            self._lane(key).bad.write(rows)
+            with self._tallies.writing:
+                self._lane(key).bad.write(rows)
 
     def note_mark(self, key: PartitionKey, mark: EpochMark) -> None:
         self._tallies.note_mark(key, mark)
 
     def finish(self) -> TaskReport:
-        staged = {
-            TypeKey(key, UNROUTED): Share(files=lane.rows.finish(), quarantine_files=lane.bad.finish())
-            for key, lane in self._lanes.items()
-        }
+        with self._tallies.writing:
+            staged = {
+                TypeKey(key, UNROUTED): Share(files=lane.rows.finish(), quarantine_files=lane.bad.finish())
+                for key, lane in self._lanes.items()
+            }
         return self._tallies.report(staged, {}, self._refused)
 
     def abandon(self) -> None:
@@ -136,7 +138,9 @@ class SliceWriter(StagingTask[Flow]):
             replayed = ranges_of(kafka.column("offset").to_pylist())
             self._tallies.add(TypeKey(key, UNROUTED), Share(replayed=replayed))
         if not self._flow.dry:
-            self._lane(key).rows.write(self._flow.completed(key, fitted, kafka))
+            completed = self._flow.completed(key, fitted, kafka)
+            with self._tallies.writing:
+                self._lane(key).rows.write(completed)
 
     def _refuse(self, key: PartitionKey, kafka: pa.RecordBatch, faults: Mapping[int, str]) -> None:
         """Quarantine rows; after `sql:` their bytes are missing, so they are reported and the batch is run again."""

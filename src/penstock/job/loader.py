@@ -59,9 +59,9 @@ def _read_job(reader: SpecReader, kinds: Kinds, logs: Logs) -> JobSpec:
         for name in _own_keys(other):
             if reader.has(name) and name not in _own_keys(kind):
                 reader.note((name,), f"has no meaning without table.{other.kind}", "remove it", on_key=True)
-    for name in kind.unused:
-        if reader.has(name):
-            reader.note((name,), f"has no meaning for table.{kind.kind}", "remove it", on_key=True)
+    for at in [*((name,) for name in kind.unused), *(("alerts", name) for name in kind.unused_alerts)]:
+        if reader.has(*at):
+            reader.note(at, f"has no meaning for table.{kind.kind}", "remove it", on_key=True)
     check_spark(job, reader)
     both_stated = reader.states("flush", "min_bytes_per_file") and reader.states("flush", "max_bytes_per_batch")
     if both_stated and job.flush.min_bytes_per_file > job.flush.max_bytes_per_batch:

@@ -40,6 +40,7 @@ from penstock.job.values import (
     duration,
     items,
     matching,
+    number,
     one_of,
     positive,
     sections,
@@ -72,6 +73,9 @@ NewColumnPolicy: TypeAlias = Literal["add", "quarantine", "ignore"]
 Payload: TypeAlias = Literal["plain", "gzip"]
 """How the bytes of a record are wrapped before the decoder sees them."""
 Message: TypeAlias = Annotated[MessageName, Parsed(texts.message_name)]
+Percent: TypeAlias = Annotated[
+    float, within(number, "a percentage is more than 0 and at most 100", least=1e-9, most=100)
+]
 
 
 def _start(value: object) -> object:
@@ -185,6 +189,8 @@ class TableSpec:
     decoders: ClassVar[tuple[DecodeFormat, ...]] = ("json", "raw", "protobuf")
     unused: ClassVar[tuple[str, ...]] = ("place",)
     """Top-level keys of a job file that have no meaning for it."""
+    unused_alerts: ClassVar[tuple[str, ...]] = ("failed_writes_percent", "discrepancy_records")
+    """Keys of `alerts` that have no meaning for it."""
     many_jobs: ClassVar[bool] = True
     """Whether several jobs may write one table."""
     path: Annotated[str, Read(texts.read_table_path)]
@@ -265,6 +271,24 @@ class Policies:
 
 
 @dataclass(frozen=True, slots=True)
+class AlertLimits:
+    """When a job needs a person; None switches a rule off."""
+
+    failed_writes_percent_max: Annotated[Percent | None, Key("failed_writes_percent")] = None
+    """Of exports, as are discrepancies."""
+    lag_records_max: Annotated[Positive | None, Key("lag_records")] = None
+    discrepancy_records_max: Annotated[Positive | None, Key("discrepancy_records")] = None
+    age_seconds_max: Annotated[Duration | None, Key("age")] = None
+    """Of the oldest unread record."""
+    retention_share_max: Annotated[Share, Key("retention_share")] = 0.8
+    """How much of the topic's retention that record may have used up."""
+    stop_after_seconds: Annotated[Duration, Key("stop_after")] = 600.0
+    """How long records may wait beyond `allowed_latency` while nothing moves."""
+    window_seconds: Annotated[Duration, Key("window")] = 600.0
+    """Over which growing lag is a warning."""
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """The named bounds of a run (I6)."""
 
@@ -308,6 +332,7 @@ class JobSpec(Generic[TableT_co]):
     """None: static, this process owns every partition."""
     flush: Annotated[FlushPolicy, Part.SECTION] = field(default_factory=FlushPolicy)
     on: Annotated[Policies, Part.SECTION] = field(default_factory=Policies)
+    alerts: Annotated[AlertLimits, Part.SECTION] = field(default_factory=AlertLimits)
     limits: Annotated[Limits, Part.SECTION] = field(default_factory=Limits)
     spark: Annotated[SparkSpec, Part.SECTION] = field(default_factory=SparkSpec)
     path: Path | None = None

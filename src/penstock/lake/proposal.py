@@ -85,8 +85,11 @@ class Proposal:
     files: tuple[StagedFile, ...] = ()
     """Files of the batch as a whole, not of one slice."""
     removes: tuple[RemovedFile, ...] = ()
-    rows: int = 0
-    """Rows that the batch committed to other logs; only the history shows them."""
+    files_elsewhere: tuple[StagedFile, ...] = ()
+    """Files that the batch committed to other logs; only the history shows them."""
+    log_ends: Mapping[Partition, int] = field(default_factory=dict)
+    steps: Mapping[str, float] = field(default_factory=dict)
+    """As in a batch; only the history shows both."""
     whole: bool = False
     """Whether a refusal of one part refuses them all."""
 

@@ -84,6 +84,10 @@ class Batch:
     """Whether it takes all unread records: a bounded run, or a shutdown."""
     read_to_end_at: Mapping[Partition, float] = field(default_factory=dict, compare=False)
     """The partitions whose slice ends where the log ended, with the clock just before the log was asked for its end."""
+    log_ends: Mapping[Partition, int] = field(default_factory=dict, compare=False)
+    """Where the log ended when the batch was planned."""
+    steps: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """The seconds of its steps up to the commit."""
 
     @property
     def offsets(self) -> int:
@@ -148,6 +152,10 @@ class Log(Protocol):
     def compacted(self, topic: str) -> bool | None:
         """Whether compaction may leave holes in the topic; None if that is not known."""
         return False
+
+    def retention_seconds(self, topic: str) -> float | None:
+        """How long the topic keeps a record; None if that is unlimited or not known."""
+        return None
 
     def record_bytes_max(self, topic: str) -> int:
         """How large a record of the topic may be."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -15,8 +15,10 @@ from penstock.job.spec import JobSpec, Secret
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.proof.numbers import LogFacts
+from penstock.reporting.verdicts import Judgement, Verdict, lag_records, worst
 
 HIDDEN = "******"
+NOT_STARTED = Judgement(Verdict.STOP, "not started")
 UNKNOWN = "?"
 """Shown where the log cannot be reached."""
 
@@ -31,6 +33,9 @@ class AlertKind(StrEnum):
     QUARANTINE = "quarantine not empty"
     MIRROR_LAGGING = "mirror lagging"
     LOG_UNREACHABLE = "log unreachable"
+    LAG = "lag"
+    AGE = "age"
+    RETENTION = "retention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +115,22 @@ class PartitionStatus:
     """The offset that the job's consumer group shows."""
     shown_position: int | None = None
     """The lowest offset that is still to be read, which the consumer group should show."""
+    retention_seconds: float | None = None
+    """Of the topic; None if it is unlimited or not known."""
+    judgement: Judgement = field(default_factory=Judgement)
     further: tuple[PartitionColumn, ...] = ()
 
     @property
     def lag_records(self) -> int | None:
-        """Offsets up to the end of the log that are not read yet; those without a record count too."""
-        if self.end is None or self.position is None:
+        """Offsets that the log has and that are not read yet; those without a record count too."""
+        return lag_records(self.position, self.first, self.end)
+
+    @property
+    def retention_share(self) -> float | None:
+        """How much of the topic's retention the oldest unread record has used up."""
+        if self.lag_seconds is None or not self.retention_seconds:
             return None
-        return max(0, self.end - self.position)
+        return self.lag_seconds / self.retention_seconds
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -129,6 +142,9 @@ class PartitionStatus:
             "end": self.end,
             "lag_records": self.lag_records,
             "lag_seconds": self.lag_seconds,
+            "retention_seconds": self.retention_seconds,
+            "retention_share": self.retention_share,
+            **asdict(self.judgement),
             "mirrored": self.mirrored,
             "token": self.token,
             **structs.asdict(self.totals),
@@ -158,6 +174,28 @@ class RecordedGap:
 
 
 @dataclass(frozen=True, slots=True)
+class Commit:
+    """A batch as the history of its table shows it."""
+
+    version: int
+    at: datetime
+    read: int = 0
+    written: int = 0
+    quarantined: int = 0
+    """Of an export, those without a type."""
+    filtered: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    lag_records: int | None = None
+    """Of its partitions after it, as the log was when it was planned."""
+    steps: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of plan, read, decode and write; a commit cannot hold how long it takes itself."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "at": self.at.isoformat()}
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """The status of a job. `version` is None while it has not started."""
 
@@ -176,6 +214,13 @@ class JobStatus:
     exit_code: int = 0
     """Of the error of the log; 0 if the log answered."""
     sections: tuple[Section, ...] = ()
+    judgement: Judgement = NOT_STARTED
+    commits: tuple[Commit, ...] = ()
+    """The newest batches, the newest first."""
+
+    def judged(self, *others: Judgement) -> JobStatus:
+        """The same with the judgement of its worst partition, or of what else is wrong."""
+        return replace(self, judgement=worst({str(it.partition): it.judgement for it in self.partitions}, *others))
 
     @property
     def started(self) -> bool:
@@ -184,6 +229,7 @@ class JobStatus:
     def as_json(self) -> dict[str, Any]:
         return {
             "job": self.job,
+            **asdict(self.judgement),
             "started": self.started,
             "table": self.table,
             "version": self.version,
@@ -194,6 +240,7 @@ class JobStatus:
             "gaps": [gap.as_json() for gap in self.gaps],
             "alerts": [{"kind": alert.kind.name.lower(), "text": alert.text} for alert in self.alerts],
             "log_error": self.log_error,
+            "commits": [commit.as_json() for commit in self.commits],
             **{section.key: section.values for section in self.sections},
         }
 
@@ -231,6 +278,8 @@ class LogView:
     facts: LogFacts | None = None
     ages: Mapping[Partition, float] = field(default_factory=dict)
     mirrored: Mapping[Partition, int] = field(default_factory=dict)
+    retention: Mapping[str, float] = field(default_factory=dict)
+    """Seconds, of topics whose retention is known and limited."""
     error: PenstockError | None = None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from penstock.flow.write.quarantine import merged_reasons
 from penstock.flow.write.report import UNROUTED, Share, TaskReport
 from penstock.logs.log import EpochMark, Partition, Slice
 
+TASK_STEPS = ("read", "decode", "write")
 Shares = Mapping[PartitionKey, Mapping[str, Share]]
 
 
@@ -27,6 +28,8 @@ class Gathered:
     reasons: tuple[Reason, ...]
     """Why records were quarantined, the most frequent first."""
     marks: EpochMarks
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Of all tasks together, by step."""
 
     @property
     def total(self) -> Counts:
@@ -67,6 +70,7 @@ def gather(reports: Sequence[TaskReport]) -> Gathered:
         first_error=next((report.first_error for report in reports if report.first_error), ""),
         reasons=merged_reasons(reason for report in reports for reason in report.reasons),
         marks=merged_epoch_marks(report.marks for report in reports),
+        seconds={name: sum(report.seconds.get(name, 0.0) for report in reports) for name in TASK_STEPS},
     )
 
 
@@ -90,6 +94,10 @@ class Written:
     @property
     def marks(self) -> EpochMarks:
         return self.gathered.marks
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        return self.gathered.seconds
 
     @property
     def files(self) -> tuple[StagedFile, ...]:

@@ -66,6 +66,10 @@ class Staged(Protocol):
         """The last records that were read, with the epochs of their leaders."""
 
     @property
+    def seconds(self) -> Mapping[str, float]:
+        """How long its tasks together read, decoded and wrote."""
+
+    @property
     def staged_at(self) -> float:
         """When the write step began."""
 
@@ -77,8 +81,9 @@ class Landed:
     outcome: Outcome
     counts: Counts = field(default_factory=Counts)
     """The counts of the accepted slices."""
-    files: int = 0
+    file_sizes: tuple[int, ...] = ()
     size_bytes: int = 0
+    """Of the rows that are new: a file may have others too."""
     catch_up: bool = False
     """Whether it was read before: a chore's batch."""
 

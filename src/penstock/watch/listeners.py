@@ -8,7 +8,7 @@ from typing import TextIO
 
 import structlog
 
-from penstock.events import AlertEnded, AlertRaised, Event, LagMeasured, Listener, RulesMeasured
+from penstock.events import AlertEnded, AlertRaised, Event, Level, Listener, RulesMeasured
 
 
 class Listeners:
@@ -49,7 +49,7 @@ class LogRecords:
         self._logger = logging.getLogger(f"penstock.jobs.{job}")
 
     def event(self, event: Event) -> None:
-        if not isinstance(event, LagMeasured):
+        if event.level is not Level.DEBUG:
             level = logging.getLevelNamesMapping()[event.level.upper()]
             self._logger.log(level, "%s %s", event.name, event.facts())
 
@@ -69,5 +69,5 @@ class LogLines:
         )
 
     def event(self, event: Event) -> None:
-        if not isinstance(event, LagMeasured):
+        if event.level is not Level.DEBUG:
             getattr(self._logger, event.level)(event.name, **event.facts())

@@ -25,7 +25,7 @@ TREND_SECONDS = 30.0
 """The lag is compared with the one of so long ago."""
 BAR_WIDTH = 12
 _UNNAMED_FACTS = ("reason", "detail", "error")
-STYLES: Mapping[Level, str] = {Level.INFO: "", Level.WARNING: "yellow", Level.ERROR: "red"}
+STYLES: Mapping[Level, str] = {Level.DEBUG: "", Level.INFO: "", Level.WARNING: "yellow", Level.ERROR: "red"}
 
 
 @dataclass(slots=True)
@@ -53,8 +53,8 @@ class JobView:
         match event:
             case events.JobStarted(once):
                 self.once, self._started_at = once, self.now()
-            case events.LagMeasured(lag):
-                self._measure(lag)
+            case events.ProgressMeasured():
+                self._measure(event.lag)
             case events.BatchPlanned(_, offsets):
                 self._batch_at = self.now()
                 self._show(f"reading {offsets:,} records")
@@ -66,7 +66,7 @@ class JobView:
                 self._show("done" if self.once and not self.lag else "stopped")
             case events.JobFailed(_, reason) | events.JobCrashed(_, reason):
                 self._show(f"failed: {reason}", "red")
-        if event.level is not Level.INFO and not isinstance(event, events.JobFailed):
+        if event.level in (Level.WARNING, Level.ERROR) and not isinstance(event, events.JobFailed):
             self._print(event)
 
     def _show(self, state: str, style: str = "") -> None:

@@ -17,6 +17,7 @@ from rich.console import Console
 from penstock.cli.status import page
 from penstock.cli.status import status as status_command
 from penstock.errors import UserError
+from penstock.reporting.model import AlertKind
 from penstock.tables.export.monitoring import ExportAlert
 from tests.cases.export_status import Fan, at, fan_of, with_fs_behind
 from tests.support.kafka import Produce, Topics
@@ -64,7 +65,7 @@ def test_unread_records_raise_a_lag_alert(fan: Fan, produce: Produce) -> None:
     with_fs_behind(fan)
     produce(fan.partitions[0].topic, ["{}"] * 5, partition=0)
     assert fan.partition(0).lag_records == 5
-    assert ExportAlert.LAG in fan.kinds()
+    assert AlertKind.LAG in fan.kinds()
 
 
 def test_a_type_waiting_for_its_rotation_raises_no_alert(fan: Fan) -> None:

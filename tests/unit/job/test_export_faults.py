@@ -157,7 +157,7 @@ def test_a_wrong_value_of_a_garmadon_export_is_reported_at_its_location(
     assert message in text
 
 
-@pytest.mark.parametrize("key", ["route: {by: key}", "types: {a: {}}", "event_time: x", "days: {}", "alerts: {}"])
+@pytest.mark.parametrize("key", ["route: {by: key}", "types: {a: {}}", "event_time: x", "days: {}"])
 def test_keys_of_an_export_are_faults_in_other_kinds(faults: Faults, key: str) -> None:
     [(line, found_key, text)] = faults(f"{BASE}{key}\n")
     assert (line, found_key) == (8, key.partition(":")[0])
@@ -261,6 +261,12 @@ alerts: {lag_records: none}
         (13, "table.export.cluster"),
         (14, "alerts.lag_records"),
     ]
+
+
+def test_alerts_of_exports_are_faults_in_other_kinds(faults: Faults) -> None:
+    [(line, key, text)] = faults(f"{BASE}alerts: {{lag_records: 5, failed_writes_percent: 5}}\n")
+    assert (line, key) == (8, "alerts.failed_writes_percent")
+    assert "no meaning for table.delta" in text
 
 
 def test_secrets_in_an_export_are_never_printed(faults: Faults, load: Load) -> None:

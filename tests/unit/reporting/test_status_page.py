@@ -15,7 +15,7 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Bounds, Partition
 from penstock.proof.numbers import LogFacts, TopicIncarnations
-from penstock.reporting.frame import job_status
+from penstock.reporting.frame import Past, job_status
 from penstock.reporting.model import Alert, AlertKind, JobStatus, LogView, PartitionColumn, PartitionStatus, Section
 from tests.support.small_table import small_job
 
@@ -38,7 +38,7 @@ def status(tmp_path: Path) -> JobStatus:
         return replace(partition, further=(level,), shown_position=4)
 
     job = small_job("127.0.0.1:1", "orders", tmp_path)
-    common = job_status(job, 7, incarnations, {ZERO: state}, log, leveled)
+    common = job_status(job, 7, incarnations, {ZERO: state}, log, Past(now=0.0), leveled)
     tanks = Section("tanks", [{"tank": "north"}], ("tank", "litres"), (("north", "12"),), ("a tank leaks",))
     return replace(common, sections=(tanks,), alerts=(*common.alerts, Alert(Leak.TANK_LEAKS, "north leaks")))
 

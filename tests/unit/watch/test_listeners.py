@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from penstock.events import AlertEnded, AlertRaised, Event, FieldsLeftOut, LagMeasured, RulesMeasured, SliceRefused
+from penstock.events import AlertEnded, AlertRaised, Event, FieldsLeftOut, ProgressMeasured, RulesMeasured, SliceRefused
 from penstock.tables.export.monitoring import (
     DayComplete,
     DayMarkerFailed,
@@ -65,5 +65,5 @@ def test_an_event_is_logged_with_its_level_and_facts(event: Event, name: str, le
 
 def test_the_lag_of_every_round_is_not_logged() -> None:
     stream = io.StringIO()
-    LogLines("fan", stream).event(LagMeasured(7))
+    LogLines("fan", stream).event(ProgressMeasured({}))
     assert stream.getvalue() == ""

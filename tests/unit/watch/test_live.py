@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from penstock.events import BatchCommitted, BatchPlanned, JobFailed, JobStarted, JobStopped, LagMeasured, Retrying
+from penstock.events import (
+    BatchCommitted,
+    BatchPlanned,
+    JobFailed,
+    JobStarted,
+    JobStopped,
+    PartitionProgress,
+    ProgressMeasured,
+    Retrying,
+)
 from penstock.watch.live import LiveDisplay
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "live"
@@ -22,6 +31,10 @@ class Clock:
 
     def __call__(self) -> float:
         return self.seconds
+
+
+def lag(records: int) -> ProgressMeasured:
+    return ProgressMeasured({"orders/0": PartitionProgress(0, 0, records)})
 
 
 def screens(width: int) -> str:
@@ -40,14 +53,14 @@ def screens(width: int) -> str:
     orders.event(JobStarted(once=True))
     clicks.event(JobStarted(once=False))
     show("started")
-    orders.event(LagMeasured(2_000_000))
-    clicks.event(LagMeasured(0))
+    orders.event(lag(2_000_000))
+    clicks.event(lag(0))
     orders.event(BatchPlanned("b", 500_000, 4))
     show("the first batch is read, the other job has nothing to do")
     clock.seconds += 8
     orders.event(BatchCommitted("b", 2, read=500_000, written=499_990, quarantined=10))
-    orders.event(LagMeasured(1_500_000))
-    clicks.event(LagMeasured(70))
+    orders.event(lag(1_500_000))
+    clicks.event(lag(70))
     orders.event(BatchPlanned("c", 500_000, 4))
     show("committed, the next batch is read")
     orders.event(Retrying("Kafka at k1:9092 does not answer: Connection refused", "asked about topic orders", 12.3))

@@ -43,7 +43,8 @@ class Filer:
     def quarantine(self, type_key: TypeKey, bad: BadRows) -> None:
         rows = self.tallies.quarantined(type_key, BadRows(as_in_log(bad.kafka), bad.errors))
         if rows is not None:
-            self.files.add(type_key, None, rows, rows.column("offset").to_numpy())
+            with self.tallies.writing:
+                self.files.add(type_key, None, rows, rows.column("offset").to_numpy())
 
     def file(self, type_key: TypeKey, rows: DecodedRows) -> None:
         """Write decoded rows of a type in offset order."""
@@ -59,10 +60,13 @@ class Filer:
             replayed = ranges_of(day.offsets.tolist()) if self._flow.replay_run is not None else ()
             self.tallies.add(type_key, Share(Counts(written=count), days={day.day: count}, replayed=replayed))
             if not self._flow.dry:
-                self.files.add(type_key, day.day, day.rows, day.offsets)
+                with self.tallies.writing:
+                    self.files.add(type_key, day.day, day.rows, day.offsets)
 
     def finish(self) -> TaskReport:
-        return self.tallies.report(self.files.finish(), self.files.failed)
+        with self.tallies.writing:
+            staged = self.files.finish()
+        return self.tallies.report(staged, self.files.failed)
 
     def _filed(self, kind: TypeFlow, rows: DecodedRows) -> _Filed:
         assert kind.target is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -86,6 +87,22 @@ class TaskReport:
     marks: EpochMarks = field(default_factory=dict)
     refused: Mapping[PartitionKey, Mapping[int, str]] = field(default_factory=dict)
     """Records found bad after their bytes were dropped, with the reason; the batch runs again without them."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """How long the task read, decoded and wrote. With `sql:` the other two are part of reading."""
+
+
+class Stopwatch:
+    """Adds up how long the blocks take that it is entered for."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._begun = 0.0
+
+    def __enter__(self) -> None:
+        self._begun = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._begun
 
 
 def report_batch(report: object) -> pa.RecordBatch:

@@ -13,7 +13,7 @@ from penstock.flow.rows import BadRows
 from penstock.flow.stage import TaskFlow
 from penstock.flow.write.manifest import Counts, EpochMarks, PartitionKey, Reason, merged_epoch_marks
 from penstock.flow.write.quarantine import error_text, merged_reasons, quarantine_rows, reasons_of
-from penstock.flow.write.report import Share, TaskReport
+from penstock.flow.write.report import Share, Stopwatch, TaskReport
 from penstock.logs.log import EpochMark
 
 
@@ -36,6 +36,7 @@ class Tallies:
         self._first_error = ""
         self._reasons: tuple[Reason, ...] = ()
         self._marks: list[EpochMarks] = []
+        self.writing = Stopwatch()
 
     def add(self, type_key: TypeKey, share: Share) -> None:
         self._shares[type_key] += share
@@ -71,4 +72,11 @@ class Tallies:
             reason = failed.get(type_key)
             share = counted + staged.get(type_key, Share()) if reason is None else counted.as_failed(reason)
             shares.setdefault(type_key.partition, {})[type_key.type] = share
-        return TaskReport(shares, self._first_error, self._reasons, merged_epoch_marks(self._marks), refused or {})
+        return TaskReport(
+            shares,
+            self._first_error,
+            self._reasons,
+            merged_epoch_marks(self._marks),
+            refused or {},
+            {"write": self.writing.seconds},
+        )

@@ -61,6 +61,7 @@ def _changes(job: str, part: ProposalPart, before: DeltaPartition) -> dict[str, 
 
 def _metadata(proposal: Proposal, accepted: tuple[ProposalPart, ...], files: tuple[StagedFile, ...]) -> dict[str, Any]:
     """The metadata of the commit: what the history of the table shows."""
+    shown = (*files, *proposal.files_elsewhere)
     provenance = Provenance(
         kind=_kind(accepted),
         job=proposal.job,
@@ -73,6 +74,7 @@ def _metadata(proposal: Proposal, accepted: tuple[ProposalPart, ...], files: tup
                 part.token,
                 part.totals,
                 part.quarantine_files,
+                proposal.log_ends.get(part.partition),
             )
             for part in accepted
             if isinstance(part, SlicePart)
@@ -80,10 +82,11 @@ def _metadata(proposal: Proposal, accepted: tuple[ProposalPart, ...], files: tup
         starts=tuple(
             CommitStart(*placed(part.partition), part.offset) for part in accepted if isinstance(part, StartPart)
         ),
-        rows=proposal.rows + sum(file.rows for file in files),
-        size_bytes=sum(file.size_bytes for file in files),
+        rows=sum(file.rows for file in shown),
+        size_bytes=sum(file.size_bytes for file in shown),
         files_removed=len(proposal.removes),
-        files_added=len(files) if proposal.removes else 0,
+        files_added=len(shown),
+        steps=proposal.steps,
     )
     return {
         # What Spark's DESCRIBE HISTORY shows of a commit that it did not make.

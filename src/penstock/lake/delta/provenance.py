@@ -43,6 +43,8 @@ class CommitSlice(_Placed, frozen=True, omit_defaults=True):
     totals: Totals = msgspec.field(default_factory=Totals)
     files: tuple[StagedFile, ...] = ()
     """Those that wait to be appended to the quarantine (RULES Q1)."""
+    log_end: int | None = None
+    """Where the log ended when the batch was planned."""
 
 
 class ReplayedOffsets(_Placed, frozen=True, omit_defaults=True):
@@ -72,6 +74,8 @@ class Provenance(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     size_bytes: int = 0
     files_removed: int = 0
     files_added: int = 0
+    steps: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """The seconds of a batch's steps up to its commit."""
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -62,6 +62,12 @@ class KafkaTopics:
         settings = self.settings(topic)
         return None if settings is None else "compact" in settings["cleanup.policy"]
 
+    def retention_seconds(self, topic: str) -> float | None:
+        settings = self.settings(topic)
+        if settings is None or "delete" not in settings["cleanup.policy"] or int(settings["retention.ms"]) < 0:
+            return None
+        return int(settings["retention.ms"]) / 1000
+
     def record_bytes_max(self, topic: str) -> int:
         """The limit for a record as it is sent; Kafka's default if this client may not read it."""
         settings = self.settings(topic)

@@ -23,7 +23,7 @@ from penstock.lake.delta.keys import flow_key
 from penstock.lake.delta.table import DeltaLog, SchemaMovedError
 from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, SlicePart, split
 from penstock.lake.state import Numbers
-from penstock.logs.log import EpochMark, Partition, Slice
+from penstock.logs.log import Batch, EpochMark, Partition, Slice
 from penstock.tables.export.logs import FILES_END, STAGED, ExportLogs
 from penstock.tables.export.markers import DayMarkers
 from penstock.tables.export.names import day_folder, final_name
@@ -165,7 +165,7 @@ def _slice(logs: ExportLogs, name: str, part: RoutedPart, position: int | None) 
     return SlicePart(own, 0, counts, files, share.quarantine_files, numbers=numbers, begins=position is None)
 
 
-def land_job(logs: ExportLogs, batch_id: str, parts: Sequence[RoutedPart], moved: Collection[Partition]) -> Outcome:
+def land_job(logs: ExportLogs, batch: Batch, parts: Sequence[RoutedPart], moved: Collection[Partition]) -> Outcome:
     """Move positions, totals and lagging types, each partition for itself.
 
     Those in `moved` are planned again, unless the job has moved on too: then another process holds them.
@@ -180,8 +180,15 @@ def land_job(logs: ExportLogs, batch_id: str, parts: Sequence[RoutedPart], moved
         taken = [part for part in parts if part.partition not in stale]
         pairs = [_part(logs, part, state) for part in taken]
         numbers = {key: number for _, of_part in pairs for key, number in of_part.items()}
-        rows = sum(part.counted.written for part in taken)
-        return Proposal(logs.job.name, batch_id, tuple(part for part, _ in pairs), numbers, rows=rows)
+        return Proposal(
+            logs.job.name,
+            batch.id,
+            tuple(part for part, _ in pairs),
+            numbers,
+            files_elsewhere=tuple(file for part in taken for share in part.written.values() for file in share.files),
+            log_ends=batch.log_ends,
+            steps=batch.steps,
+        )
 
     return replace(logs.job_log.commit_revised(revise), refused=refused)
 

@@ -60,6 +60,10 @@ class WrittenShares:
     def marks(self) -> EpochMarks:
         return self.gathered.marks
 
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        return self.gathered.seconds
+
 
 class ExportTable:
     """The logs of an export, its files and its days, without the log that it reads."""
@@ -156,7 +160,7 @@ class Export(ExportTable):
         state = self.logs.state()
         bounds = {partition: view.bounds[partition] for partition in view.tokens}
         ends = {partition: held.end for partition, held in bounds.items()}
-        self.environment.listener.event(measure(state, ends, self.spec.alerts, self._outcomes))
+        self.environment.listener.event(measure(state, view.tokens, self.job.alerts, self._outcomes))
         self._retry_failing(state, view)
         self._fail(self._lost_records(state, bounds))
         paused = self._paused(view.now)
@@ -302,7 +306,7 @@ class Export(ExportTable):
         self._outcomes.update((name, False) for name in failed)
         written = landed.landed.keys() - failed.keys()
         self._outcomes.update((name, True) for name in written)
-        outcome = land_job(self.logs, batch.id, parts, landed.moved)
+        outcome = land_job(self.logs, batch, parts, landed.moved)
         self.environment.at_step("committed")
         self.quarantine.append(outcome.accepted, landed.landed)
         outcome = replace(outcome, refused=(*refused, *outcome.refused))
@@ -318,8 +322,8 @@ class Export(ExportTable):
         parts = [part for part in parts if part.partition in accepted]
         files = [file for part in parts for share in part.written.values() for file in share.files]
         counts = sum((part.counted for part in parts), Counts())
-        size_bytes = sum(file.size_bytes for file in files)
-        return Landed(outcome, counts, len(files), size_bytes, catch_up=isinstance(batch, CatchUpBatch))
+        sizes = tuple(file.size_bytes for file in files)
+        return Landed(outcome, counts, sizes, sum(sizes), catch_up=isinstance(batch, CatchUpBatch))
 
     def _part(self, piece: Slice, token: int, staged: WrittenShares) -> RoutedPart:
         routed, shares = staged.slices[piece.partition], staged.gathered.of(piece.partition)

@@ -1,21 +1,22 @@
-"""What a running export reports: its events, the three monitoring rules of seed 000, and the metrics that follow.
+"""What a running export reports: its events, its monitoring rules of seed 000, and the metrics that follow.
 
-The latest committed offset of a type is its position, the latest committable one that of its partition.
+The third rule, lag, is one of every kind of table. The latest committed offset of a type is its position, the latest
+committable one that of its partition.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from enum import StrEnum
 from functools import partial
 from operator import ge, gt
 
 from penstock.events import Event, Interrupted, Level, RulesMeasured
+from penstock.job.spec import AlertLimits
 from penstock.logs.log import Partition
-from penstock.reporting.metrics import Change, Metric, Put, PutAll
-from penstock.tables.export.spec import AlertLimits
+from penstock.reporting.metrics import Add, Change, Metric, Put, PutAll
 from penstock.tables.export.state import ExportState
 
 
@@ -56,7 +57,6 @@ class ExportAlert(StrEnum):
     """The alerts that only exports have; those of the three rules have metrics."""
 
     FAILED_WRITES = "failed_writes"
-    LAG = "lag"
     DISCREPANCY = "discrepancy"
     TYPE_LAGGING = "type lagging"
 
@@ -66,22 +66,18 @@ Outcomes = Counter[tuple[str, bool]]
 
 
 def measure(
-    state: ExportState, ends: Mapping[Partition, int | None], limits: AlertLimits, outcomes: Outcomes | None = None
+    state: ExportState, partitions: Iterable[Partition], limits: AlertLimits, outcomes: Outcomes | None = None
 ) -> ExportRules:
-    """Measure the started ones of these partitions, with the ends of the log where they are known, and all types."""
+    """Measure the started ones of these partitions, and all types."""
     writes, types = outcomes or Outcomes(), sorted(state.types)
     totals = {name: writes[name, False] + writes[name, True] for name in types}
-    lags: dict[str, float] = {}
     gaps: dict[str, list[int]] = {}
     """How far each type is behind its partition."""
-    for partition, end in sorted(ends.items()):
+    for partition in sorted(partitions):
         held = state.of(partition)
         if held.position is not None:
             gaps[str(partition)] = [held.position - (held.position_of(name) or 0) for name in types]
-            if end is not None:
-                lags[str(partition)] = max(0, end - held.position)
     measured: dict[str, dict[str, float]] = {
-        "lag_records": lags,
         "discrepancy_records": {
             at: max(of_types, default=0) - min(of_types, default=0) for at, of_types in gaps.items()
         },
@@ -90,12 +86,10 @@ def measure(
             name: max((of_types[index] for of_types in gaps.values()), default=0) for index, name in enumerate(types)
         },
     }
-    # Failures and lag have to be below their limits; a discrepancy may reach its own.
+    # Failures have to be below their limit; a discrepancy may reach its own.
     rules = (
         (ExportAlert.FAILED_WRITES, "failed_writes_percent", limits.failed_writes_percent_max, ge,
          "type {}: {:.1f} % of writes failed, the limit is {:g} %"),
-        (ExportAlert.LAG, "lag_records", limits.lag_records_max, ge,
-         "{}: {} records up to the end of the log, the limit is {}"),
         (ExportAlert.DISCREPANCY, "discrepancy_records", limits.discrepancy_records_max, gt,
          "{}: its types are {} records apart, the limit is {}"),
     )  # fmt: skip
@@ -113,7 +107,6 @@ _of_partition = partial(Metric, labels=("job", "partition"))
 _of_type = partial(Metric, labels=("job", "type"))
 
 MEASURED = (
-    _of_partition("penstock_lag_records", "gauge", "Offsets between the position and the end of the log."),
     _of_partition(
         "penstock_discrepancy_records", "gauge", "How far apart the types are; an up-to-date type is at the position."
     ),
@@ -124,12 +117,9 @@ MEASURED = (
         "penstock_type_lag_records", "gauge", "The lag of a type, in offsets, in the partition where it is largest."
     ),
 )
-ALERT = Metric(
-    "penstock_alert", "gauge", "1 while a limit is exceeded; rule is failed_writes, lag or discrepancy.",
-    ("job", "rule"),
-)  # fmt: skip
 TYPE_FAILING = _of_type("penstock_type_failing", "gauge", "1 from a failed write of a type until it is written again.")
-METRICS = (*MEASURED, ALERT, TYPE_FAILING)
+DAYS_REOPENED = Metric("penstock_days_reopened_total", "counter", "Times late rows opened a complete day again.")
+METRICS = (*MEASURED, TYPE_FAILING, DAYS_REOPENED)
 
 
 def meter(event: Event) -> Iterator[Change]:
@@ -142,5 +132,5 @@ def meter(event: Event) -> Iterator[Change]:
         case ExportRules():
             for metric in MEASURED:
                 yield PutAll(metric, event.measured.get(metric.name.removeprefix("penstock_"), {}))
-            for rule, texts in event.alerts.items():
-                yield Put(ALERT, 1 if texts else 0, rule)
+        case DayOpenedAgain():
+            yield Add(DAYS_REOPENED)

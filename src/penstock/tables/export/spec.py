@@ -28,10 +28,8 @@ from penstock.job.values import (
     Read,
     items,
     matching,
-    number,
     sections_by_name,
     text,
-    within,
 )
 from penstock.tables.rows import add_place, column_findings, expression_findings, stated_columns
 
@@ -67,9 +65,6 @@ def _stated_schema(value: object, at: KeyPath, reader: SpecReader) -> object:
 
 _CLUSTER = matching("[A-Za-z0-9_-]{1,64}", "{} cannot be part of a file name", "letters, digits, _ - up to 64")
 EventTime: TypeAlias = Annotated[Expression, Read(read_expression)]
-Percent: TypeAlias = Annotated[
-    float, within(number, "a percentage is more than 0 and at most 100", least=1e-9, most=100)
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +93,6 @@ class TypeSpec:
     """None: it is written with every batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class AlertLimits:
-    """The monitoring rules; None switches a rule off."""
-
-    failed_writes_percent_max: Annotated[Percent | None, Key("failed_writes_percent")] = None
-    lag_records_max: Annotated[Positive | None, Key("lag_records")] = None
-    discrepancy_records_max: Annotated[Positive | None, Key("discrepancy_records")] = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSpec(TableSpec):
     """Mixed event types of one log into a table per type and day; `path` is the root of all types."""
@@ -114,6 +100,7 @@ class ExportSpec(TableSpec):
     kind = "export"
     decoders = ("json", "raw", "protobuf", "garmadon")
     unused = ("schema", "sql", "drop")
+    unused_alerts = ()
     route: Annotated[RouteSpec, Part.SECTION, Part.TOP]
     types: Annotated[Mapping[str, TypeSpec], sections_by_name(TypeSpec), Part.TOP]
     format: ExportFormat = "parquet"
@@ -121,7 +108,6 @@ class ExportSpec(TableSpec):
     cluster: Annotated[str, _CLUSTER] = ""
     """File names begin with `<cluster>.<topic>.`, or with `<topic>.` alone."""
     compression: Compression = "snappy"
-    alerts: Annotated[AlertLimits, Part.SECTION, Part.TOP] = field(default_factory=AlertLimits)
     event_time: Annotated[EventTime | None, Part.TOP] = field(default=None, repr=False, compare=False)
     """The default of types; `complete` copies it into them."""
 

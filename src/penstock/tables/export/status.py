@@ -26,6 +26,7 @@ from penstock.reporting.model import (
     Strip,
     shown_path,
 )
+from penstock.reporting.verdicts import Judgement, Verdict
 from penstock.tables.export.catch_up import is_rotation_due
 from penstock.tables.export.export import ExportTable
 from penstock.tables.export.logs import ExportLogs, type_totals
@@ -53,8 +54,7 @@ def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[],
         for partition, counted in facts.states.items()
     }
     common = facts_status(job, replace(facts, states=states), open_log, now, lambda shown: _with_types(shown, state))
-    ends = {shown.partition: shown.end for shown in common.partitions}
-    rules = measure(state, {place: ends.get(place) for place in facts.incarnations.current}, job.table.alerts)
+    rules = measure(state, facts.incarnations.current, job.alerts)
     pending = Counter((rename.type, rename.day) for rename in table.finishing.pending())
     lags = rules.measured["type_lag_records"]
     types = [_type_values(table, name, lags[name], pending) for name in sorted(state.types)]
@@ -62,7 +62,10 @@ def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[],
     broken = [Alert(ExportAlert(rule), text) for rule, texts in rules.alerts.items() for text in texts]
     strips = tuple(_calendar(table, name, pending) for name in sorted(state.types))
     section = Section("types", types, HEADINGS, tuple(map(_cells, types)), strips=strips)
-    return replace(common, alerts=(*common.alerts, *lagging, *broken), sections=(section,))
+    own = [*(Judgement(Verdict.WARN, alert.text) for alert in lagging)]
+    own += [Judgement(Verdict.ERR, alert.text) for alert in broken]
+    judged = common.judged(common.judgement, *own)
+    return replace(judged, alerts=(*common.alerts, *lagging, *broken), sections=(section,))
 
 
 def _with_types(shown: PartitionStatus, state: ExportState) -> PartitionStatus:

@@ -79,7 +79,7 @@ class KeyedTable(SingleTable):
 
         def proposal() -> Proposal:
             parts = tuple(staged.part(piece, tokens[piece.partition]) for piece in batch.slices)
-            return Proposal(self.job.name, batch.id, parts, whole=True)
+            return Proposal(self.job.name, batch.id, parts, whole=True, log_ends=batch.log_ends, steps=batch.steps)
 
         def revise() -> Proposal:
             if not check(proposal(), self.data.cached_state(tokens)).accepted:
@@ -91,7 +91,8 @@ class KeyedTable(SingleTable):
         landed = self.landed(self.data.commit_revised(revise, staged.schema, merge.commit_tombstones))
         if landed.outcome.version is None:
             return landed
-        return replace(landed, files=len(merge.files), size_bytes=_fresh_bytes(merge, landed.counts))
+        sizes = tuple(file.size_bytes for file in merge.files)
+        return replace(landed, file_sizes=sizes, size_bytes=_fresh_bytes(merge, landed.counts))
 
 
 class KeyedWriter(SingleWriter):

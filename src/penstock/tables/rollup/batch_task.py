@@ -149,8 +149,9 @@ class PartialsTask(StagingTask[PartialsFlow]):
             .with_columns(pl.col("window_start").dt.date().alias("day"))
             .select(self._schema.names)
         )
-        for batch in rows.to_arrow().cast(self._schema).to_batches():
-            self._lane(key).rows.write(batch)
+        with self._tallies.writing:
+            for batch in rows.to_arrow().cast(self._schema).to_batches():
+                self._lane(key).rows.write(batch)
 
     def finish(self) -> TaskReport:
         for key in list(self._waiting):

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import replay_key, state_of
 from penstock.lake.delta.library import library_errors
-from penstock.lake.delta.provenance import provenance_of
+from penstock.lake.delta.provenance import Provenance, provenance_of
 from penstock.lake.delta.table import DeltaLog, find_table
 from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
@@ -18,8 +18,13 @@ from penstock.logs.registry import OpenLog
 from penstock.proof.numbers import Slices, TopicIncarnations, find_incarnations, read_history
 from penstock.proof.subject import DataFile, Subject, quarantine_source
 from penstock.quarantine.table import open_quarantine, unappended_slices
-from penstock.reporting.frame import job_status, read_log_view
-from penstock.reporting.model import JobStatus, PartitionStatus, RecordedGap, shown_path
+from penstock.reporting.frame import Past, job_status, read_log_view
+from penstock.reporting.model import Commit, JobStatus, PartitionStatus, RecordedGap, shown_path
+from penstock.reporting.verdicts import Observation, Thresholds
+
+COMMITS_SHOWN = 100
+SIGNS_OF_LIFE = ("batch", "start", "fence")
+"""Commits that only a running job makes; compactions and replays may be those of a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +117,66 @@ def facts_status(
 ) -> JobStatus:
     """The same for a table that was read already; `further` adds what only this kind of table reports."""
     log = read_log_view(job, open_log, facts.incarnations, facts.states, now)
-    status = job_status(job, facts.table.version, facts.incarnations, facts.states, log, further)
-    committed_at = _instant(facts.history[0]) if facts.history else None
-    return replace(status, committed_at=committed_at, gaps=tuple(_recorded_gaps(facts.history, job.name)))
+    commits = [(record, commit) for record in facts.history if (commit := provenance_of(record)) is not None]
+    of_job = [(record, commit) for record, commit in commits if commit.job == job.name]
+    at, states = now(), facts.states
+    shown = {place: to for place, to in log.mirrored.items() if to > (states[place].position or 0)}
+    past = Past(
+        at,
+        next((_seconds(record) for record, commit in of_job if commit.kind in SIGNS_OF_LIFE), None),
+        _positions(of_job, at - Thresholds.of(job).memory_seconds),
+        _still_beyond(job, facts.table, shown),
+    )
+    status = job_status(job, facts.table.version, facts.incarnations, states, log, past, further)
+    return replace(
+        status,
+        committed_at=_instant(facts.history[0]) if facts.history else None,
+        gaps=tuple(_recorded_gaps(facts.history, job.name)),
+        commits=tuple(_commit(record, commit) for record, commit in of_job if commit.slices)[:COMMITS_SHOWN],
+    )
+
+
+def _positions(
+    commits: Iterable[tuple[Mapping[str, Any], Provenance]], since: float
+) -> dict[Partition, tuple[Observation, ...]]:
+    """Where commits brought the partitions, oldest first: those since a time, and the last one before it."""
+    seen: dict[Partition, list[Observation]] = {}
+    for record, commit in commits:
+        at = _seconds(record)
+        moves = [(piece.place, Observation(at, piece.end, piece.log_end)) for piece in commit.slices]
+        moves += [(start.place, Observation(at, start.offset)) for start in commit.starts]
+        for place, observation in moves:
+            newer = seen.setdefault(place, [])
+            if not newer or newer[-1].at >= since:
+                newer.append(observation)
+    return {place: tuple(reversed(newest_first)) for place, newest_first in seen.items()}
+
+
+def _still_beyond(job: JobSpec, table: DeltaLog, shown: Mapping[Partition, int]) -> dict[Partition, int]:
+    """The shown offsets that are beyond the positions of now: the job may have committed since these were read."""
+    newest = find_table(table.spec, table.job, table.environment) if shown else None
+    if newest is None:
+        return {}
+    with library_errors(job.table.path):
+        states = state_of(newest.version, newest.transaction, job.name, shown, newest.spec.numbers).partitions
+    return {place: to for place, to in shown.items() if to > (states[place].position or 0)}
+
+
+def _commit(record: Mapping[str, Any], commit: Provenance) -> Commit:
+    totals = [piece.totals for piece in commit.slices]
+    lags = [piece.log_end - piece.end for piece in commit.slices if piece.log_end is not None]
+    return Commit(
+        version=int(record["version"]),
+        at=_instant(record),
+        read=sum(counted.read for counted in totals),
+        written=commit.rows if commit.rows and not commit.files_removed else sum(it.written for it in totals),
+        quarantined=sum(counted.quarantined for counted in totals),
+        filtered=sum(counted.filtered for counted in totals),
+        files=commit.files_added,
+        size_bytes=commit.size_bytes,
+        lag_records=sum(lags) if lags else None,
+        steps=commit.steps,
+    )
 
 
 def _recorded_gaps(history: Iterable[Mapping[str, Any]], job: str) -> Iterator[RecordedGap]:
@@ -127,5 +189,9 @@ def _recorded_gaps(history: Iterable[Mapping[str, Any]], job: str) -> Iterator[R
                 yield RecordedGap(piece.place, piece.start, piece.start + piece.totals.gap, version, _instant(record))
 
 
+def _seconds(record: Mapping[str, Any]) -> float:
+    return float(record["timestamp"]) / 1000
+
+
 def _instant(record: Mapping[str, Any]) -> datetime:
-    return datetime.fromtimestamp(record["timestamp"] / 1000, UTC)
+    return datetime.fromtimestamp(_seconds(record), UTC)

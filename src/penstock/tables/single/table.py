@@ -84,7 +84,9 @@ class SingleTable:
             )
             for piece in batch.slices
         )
-        proposal = Proposal(self.job.name, batch.id, parts, stamps=self.stamps)
+        proposal = Proposal(
+            self.job.name, batch.id, parts, stamps=self.stamps, log_ends=batch.log_ends, steps=batch.steps
+        )
         return self.landed(self.data.commit(proposal, staged.schema))
 
     def landed(self, outcome: Outcome) -> Landed:
@@ -97,7 +99,8 @@ class SingleTable:
         landed = [part for part in outcome.accepted if isinstance(part, SlicePart)]
         files = [file for part in landed for file in part.files]
         counts = sum((part.counts for part in landed), Counts())
-        return Landed(outcome, counts, len(files), sum(file.size_bytes for file in files))
+        sizes = tuple(file.size_bytes for file in files)
+        return Landed(outcome, counts, sizes, sum(sizes))
 
     def numbers(self, share: Share, read_to_end_at: float | None = None) -> Numbers:
         """What a share adds to the further numbers of its partition; `read_to_end_at` as in a batch."""

@@ -1,4 +1,4 @@
-"""The three rules of seed 000 on numbers worked out by hand."""
+"""The rules of seed 000 that only exports have, on numbers worked out by hand; for lag see `test_verdicts.py`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
+from penstock.job.spec import AlertLimits
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.logs.log import Partition
 from penstock.tables.export.monitoring import Outcomes, measure
-from penstock.tables.export.spec import AlertLimits
 from penstock.tables.export.state import ExportState, JobPartition, Lag
 
 ZERO = Partition("events", "topic-1", 0)
@@ -41,28 +41,16 @@ def outcomes(**texts: str) -> Outcomes:
     ("text", "percent"), [("1111", 0.0), ("0", 100.0), ("1011", 25.0), ("0" * 45 + "1" * 15, 75.0)]
 )
 def test_the_share_of_failed_writes_is_in_percent(text: str, percent: float) -> None:
-    rules = measure(export(10), {}, NO_LIMITS, outcomes(a=text))
+    rules = measure(export(10), [], NO_LIMITS, outcomes(a=text))
     assert rules.measured["failed_writes_percent"] == {"a": percent}
 
 
 def test_a_type_that_was_never_written_has_no_share() -> None:
-    assert measure(export(10), {ZERO: 10}, NO_LIMITS).measured["failed_writes_percent"] == {}
+    assert measure(export(10), [ZERO], NO_LIMITS).measured["failed_writes_percent"] == {}
 
 
-# lag
-
-
-def test_lag_is_from_the_latest_committable_offset_to_the_end_also_while_a_type_is_behind() -> None:
-    assert measure(export(70, {"a": 10}), {ZERO: 100}, NO_LIMITS).measured["lag_records"] == {"events/0": 30}
-
-
-def test_lag_is_measured_only_where_the_end_is_known() -> None:
-    assert measure(export(70), {ZERO: None}, NO_LIMITS).measured["lag_records"] == {}
-
-
-def test_a_partition_without_a_position_has_neither_lag_nor_discrepancy() -> None:
-    rules = measure(export(70), {ZERO: 70, ONE: 50}, NO_LIMITS)
-    assert rules.measured["lag_records"] == {"events/0": 0}
+def test_a_partition_without_a_position_has_no_discrepancy() -> None:
+    rules = measure(export(70), [ZERO, ONE], NO_LIMITS)
     assert rules.measured["discrepancy_records"] == {"events/0": 0}
 
 
@@ -70,7 +58,7 @@ def test_a_partition_without_a_position_has_neither_lag_nor_discrepancy() -> Non
 
 
 def discrepancy(state: ExportState) -> float:
-    return measure(state, {ZERO: None}, NO_LIMITS).measured["discrepancy_records"]["events/0"]
+    return measure(state, [ZERO], NO_LIMITS).measured["discrepancy_records"]["events/0"]
 
 
 def test_idle_types_have_no_discrepancy() -> None:
@@ -84,7 +72,7 @@ def test_a_type_that_lags_is_compared_with_those_that_are_up_to_date() -> None:
 def test_discrepancy_is_between_types_if_all_of_them_lag() -> None:
     state = export(100, {"a": 40, "b": 70, "c": 55})
     assert discrepancy(state) == 30
-    assert measure(state, {ZERO: None}, NO_LIMITS).measured["type_lag_records"] == {"a": 60, "b": 30, "c": 45}
+    assert measure(state, [ZERO], NO_LIMITS).measured["type_lag_records"] == {"a": 60, "b": 30, "c": 45}
 
 
 UNHAPPY = [
@@ -109,29 +97,27 @@ def test_rules_measure_the_unhappy_timeline_of_the_seed(
     position: int, lagging: dict[str, int], text: str, committed: int, apart: int, percent: float
 ) -> None:
     state = export(position, lagging)
-    rules = measure(state, {ZERO: 75}, NO_LIMITS, outcomes(a=text))
+    rules = measure(state, [ZERO], NO_LIMITS, outcomes(a=text))
     assert state.of(ZERO).position_of() == committed
     assert rules.measured["discrepancy_records"] == {"events/0": apart}
     assert rules.measured["failed_writes_percent"] == {"a": pytest.approx(percent)}
-    assert rules.measured["lag_records"] == {"events/0": 75 - position}
 
 
 # limits
 
 
 def alerts(limits: AlertLimits) -> dict[str, list[str]]:
-    """Half of the writes of `a` failed, 10 records are unread, and the types are 6 records apart."""
-    rules = measure(export(90, {"a": 84}), {ZERO: 100}, limits, outcomes(a="01", b="1"))
+    """Half of the writes of `a` failed, and the types are 6 records apart."""
+    rules = measure(export(90, {"a": 84}), [ZERO], limits, outcomes(a="01", b="1"))
     return {rule: list(texts) for rule, texts in rules.alerts.items()}
 
 
-def test_failures_and_lag_have_to_be_below_their_limits_and_a_discrepancy_may_reach_its_own() -> None:
-    assert alerts(AlertLimits(50.0, 10, 5)) == {
+def test_failures_have_to_be_below_their_limit_and_a_discrepancy_may_reach_its_own() -> None:
+    assert alerts(AlertLimits(50.0, None, 5)) == {
         "failed_writes": ["type a: 50.0 % of writes failed, the limit is 50 %"],
-        "lag": ["events/0: 10 records up to the end of the log, the limit is 10"],
         "discrepancy": ["events/0: its types are 6 records apart, the limit is 5"],
     }
-    assert alerts(AlertLimits(50.1, 11, 6)) == {"failed_writes": [], "lag": [], "discrepancy": []}
+    assert alerts(AlertLimits(50.1, None, 6)) == {"failed_writes": [], "discrepancy": []}
 
 
 @pytest.mark.parametrize(
@@ -139,7 +125,6 @@ def test_failures_and_lag_have_to_be_below_their_limits_and_a_discrepancy_may_re
     [
         (AlertLimits(), set()),
         (AlertLimits(failed_writes_percent_max=1.0), {"failed_writes"}),
-        (AlertLimits(lag_records_max=10), {"lag"}),
         (AlertLimits(discrepancy_records_max=5), {"discrepancy"}),
     ],
 )
@@ -148,19 +133,18 @@ def test_each_rule_is_switched_on_alone(limits: AlertLimits, rules: set[str]) ->
 
 
 def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_holds() -> None:
-    limits = AlertLimits(lag_records_max=30, discrepancy_records_max=100)
-    rules = measure(export(100, {"a": 40}), {ZERO: 130}, limits, outcomes(a="01", b="11"))
+    limits = AlertLimits(discrepancy_records_max=10)
+    rules = measure(export(100, {"a": 40}), [ZERO], limits, outcomes(a="01", b="11"))
     assert rules.facts() == {
         "measured": {
             "failed_writes_percent": {"a": 50.0, "b": 0.0},
-            "lag_records": {"events/0": 30},
             "discrepancy_records": {"events/0": 60},
             "type_lag_records": {"a": 60, "b": 0, "c": 0},
         },
-        "alerts": {"lag": ["events/0: 30 records up to the end of the log, the limit is 30"], "discrepancy": []},
+        "alerts": {"discrepancy": ["events/0: its types are 60 records apart, the limit is 10"]},
     }
 
 
 def test_a_process_without_partitions_reports_no_rules() -> None:
-    rules = measure(export(100, {"a": 40}), {}, AlertLimits(lag_records_max=1))
-    assert (rules.measured["lag_records"], rules.measured["discrepancy_records"], rules.alerts) == ({}, {}, {"lag": []})
+    rules = measure(export(100, {"a": 40}), [], AlertLimits(discrepancy_records_max=1))
+    assert (rules.measured["discrepancy_records"], rules.alerts) == ({}, {"discrepancy": []})

@@ -1,0 +1,251 @@
+"""Judges from a job's own positions whether its partitions are read, with the verdicts of Burrow. Pure.
+
+What is observed are positions over time: the commits in the history of a table, the rounds of a running job, or both.
+Records wait since the oldest unread one was made, or since an earlier observation showed that they had arrived. So a
+topic that is quiet for hours is no reason for a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from penstock.job.spec import AlertLimits, JobSpec
+
+WARN_SHARE = 0.5
+"""At this share of a limit a partition gets WARN, at the limit ERR."""
+WINDOW_SHARE_MIN = 0.8
+"""How much of the window has to be observed before lag is called growing."""
+TREND_PARTS = 3
+DAY_SECONDS, HOUR_SECONDS, MINUTE_SECONDS = 86_400, 3_600, 60
+
+
+class Verdict(StrEnum):
+    """How a partition, or the worst partition of a job, is doing; the later, the worse."""
+
+    OK = "OK"
+    WARN = "WARN"
+    """Half of a limit is reached, or the lag grows although the job commits."""
+    STALL = "STALL"
+    """The job commits, and this partition does not move although records wait."""
+    STOP = "STOP"
+    """Records wait, and the job commits nothing."""
+    REWIND = "REWIND"
+    """The position went back."""
+    ERR = "ERR"
+    """A limit is reached, or position and log do not fit, or the log does not answer."""
+
+    @property
+    def severity(self) -> int:
+        return list(Verdict).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    verdict: Verdict = Verdict.OK
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Where a partition was at a time; `end` is None where only the position was recorded."""
+
+    at: float
+    position: int
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is seen of a partition now; of the log None where it does not answer."""
+
+    position: int | None
+    first: int | None = None
+    end: int | None = None
+    age_seconds: float | None = None
+    """Of the oldest unread record; None if there is none, or if it is not known."""
+    retention_seconds: float | None = None
+    """None: unlimited, or not known."""
+    fault: str = ""
+    """Why the position does not fit the log, or why the log is not known."""
+    rewound_from: int | None = None
+    """A greater position that the job has shown to others."""
+
+    @property
+    def lag_records(self) -> int | None:
+        """Unread offsets that the log still has: what retention deleted is a gap, not lag."""
+        return lag_records(self.position, self.first, self.end)
+
+    @property
+    def retention_share(self) -> float | None:
+        """How much of the topic's retention the oldest unread record has used up."""
+        if self.age_seconds is None or not self.retention_seconds:
+            return None
+        return self.age_seconds / self.retention_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """The limits of a job, with how long its records may wait before a batch is due."""
+
+    limits: AlertLimits
+    latency_seconds: float
+
+    @staticmethod
+    def of(job: JobSpec) -> Thresholds:
+        return Thresholds(job.alerts, job.flush.allowed_latency_seconds)
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long records may wait without any move."""
+        return self.limits.stop_after_seconds + self.latency_seconds
+
+    @property
+    def memory_seconds(self) -> float:
+        """How far back observations are needed."""
+        return max(self.limits.window_seconds, self.patience_seconds)
+
+
+def lag_records(position: int | None, first: int | None, end: int | None) -> int | None:
+    """Offsets up to the end of the log that are not read yet and that the log still has."""
+    if position is None or end is None:
+        return None
+    return max(0, end - max(position, first or 0))
+
+
+def judge(
+    sight: Sight, window: Sequence[Observation], thresholds: Thresholds, now: float, committed_at: float | None
+) -> Judgement:
+    """Judge a partition by what is seen now and by earlier observations of the same incarnation, oldest first.
+
+    `committed_at` is when the job last committed anything, whichever partition it was for. The cause comes first: a
+    job that has stopped exceeds its limits too.
+    """
+    if sight.fault:
+        return Judgement(Verdict.ERR, sight.fault)
+    if sight.position is None:
+        return Judgement(Verdict.WARN, "not started yet")
+    rules = (
+        _rewound(sight, window),
+        _motionless(sight, window, thresholds, now, committed_at),
+        _limited(sight, thresholds.limits),
+        _growing(sight, window, thresholds, now),
+    )
+    return next((judgement for judgement in rules if judgement is not None), Judgement())
+
+
+def worst(partitions: Mapping[str, Judgement], *others: Judgement) -> Judgement:
+    """The judgement of a job: of its worst partition, or what concerns the job as a whole."""
+    judgements = [*((f"{name}: ", judgement) for name, judgement in partitions.items()), *(("", it) for it in others)]
+    if not judgements:
+        return Judgement()
+    place, judgement = max(judgements, key=lambda pair: (pair[1].verdict.severity, not pair[0]))
+    alike = sum(other.verdict is judgement.verdict for other in partitions.values())
+    if judgement.verdict is Verdict.OK:
+        return judgement
+    more = f" ({alike} partitions)" if place and alike > 1 else ""
+    return Judgement(judgement.verdict, f"{place}{judgement.reason}{more}")
+
+
+def broken_limits(sight: Sight, limits: AlertLimits) -> dict[str, str]:
+    """The limits of every kind of table that a partition reaches, by rule, with the reason."""
+    return {rule: reason for rule, verdict, reason in _compared(sight, limits) if verdict is Verdict.ERR}
+
+
+def duration_text(seconds: float) -> str:
+    """A duration to two units, such as 2h 5m."""
+    units = (("d", DAY_SECONDS), ("h", HOUR_SECONDS), ("m", MINUTE_SECONDS), ("s", 1))
+    left, texts = round(seconds), []
+    for name, size in units:
+        count, left = divmod(left, size)
+        if count:
+            texts.append(f"{count}{name}")
+    return " ".join(texts[:2]) or "0s"
+
+
+def _rewound(sight: Sight, window: Sequence[Observation]) -> Judgement | None:
+    assert sight.position is not None
+    positions = [*(seen.position for seen in window), sight.position]
+    if sight.rewound_from is not None:
+        positions[:0] = [sight.rewound_from]
+    falls = [(before, after) for before, after in pairwise(positions) if after < before]
+    if not falls:
+        return None
+    before, after = falls[-1]
+    return Judgement(Verdict.REWIND, f"the position went back from {before} to {after}")
+
+
+def _motionless(
+    sight: Sight, window: Sequence[Observation], thresholds: Thresholds, now: float, committed_at: float | None
+) -> Judgement | None:
+    """STOP or STALL: records wait for longer than a batch may take to come."""
+    waited, patience = _waited_seconds(sight, window, now), thresholds.patience_seconds
+    if waited <= patience:
+        return None
+    wait = f"records wait for {duration_text(waited)}"
+    if committed_at is None:
+        return Judgement(Verdict.STOP, f"{wait}, and the job has not committed yet")
+    if now - committed_at > patience:
+        return Judgement(Verdict.STOP, f"{wait}, and the last commit was {duration_text(now - committed_at)} ago")
+    moved_at = next((seen.at for seen in _unmoved(sight, window)), now)
+    if now - moved_at > patience:
+        stays = f"the position stays at {sight.position} for {duration_text(now - moved_at)}"
+        return Judgement(Verdict.STALL, f"{wait}, and {stays} although the job commits")
+    return None
+
+
+def _unmoved(sight: Sight, window: Sequence[Observation]) -> Iterator[Observation]:
+    """The observations since the partition last moved, oldest first."""
+    moved = [number for number, seen in enumerate(window, 1) if seen.position != sight.position]
+    yield from window[moved[-1] if moved else 0 :]
+
+
+def _waited_seconds(sight: Sight, window: Sequence[Observation], now: float) -> float:
+    """How long unread records have waited at least."""
+    if not sight.lag_records:
+        return 0.0
+    arrived = (seen.at for seen in window if seen.end is not None and seen.end > (sight.position or 0))
+    return max(sight.age_seconds or 0.0, now - next(arrived, now))
+
+
+def _limited(sight: Sight, limits: AlertLimits) -> Judgement | None:
+    """ERR at a limit, WARN at half of it."""
+    reached = [Judgement(verdict, reason) for _, verdict, reason in _compared(sight, limits)]
+    return max(reached, key=lambda judgement: judgement.verdict.severity, default=None)
+
+
+def _compared(sight: Sight, limits: AlertLimits) -> Iterator[tuple[str, Verdict, str]]:
+    """The limits that a partition reaches at least by half, by rule."""
+    lag, age, share = sight.lag_records, sight.age_seconds, sight.retention_share
+    rules = (
+        ("lag", lag, limits.lag_records_max, lambda number: f"{number:g} records"),
+        ("age", age, limits.age_seconds_max, duration_text),
+        ("retention", share, limits.retention_share_max, lambda number: f"{number:.0%} of the topic's retention"),
+    )
+    wholes = {"lag": "{} up to the end of the log", "age": "the oldest unread record is {} old"}
+    for rule, value, limit, shown in rules:
+        if value is None or limit is None or value < limit * WARN_SHARE or not lag:
+            continue
+        verdict = Verdict.ERR if value >= limit else Verdict.WARN
+        text = wholes.get(rule, "the oldest unread record has used up {}").format(shown(value))
+        yield rule, verdict, f"{text}, the limit is {shown(limit)}"
+
+
+def _growing(sight: Sight, window: Sequence[Observation], thresholds: Thresholds, now: float) -> Judgement | None:
+    """WARN while the job commits and the lag still grows: even its lowest values, since every commit lowers it."""
+    since = now - thresholds.limits.window_seconds
+    lags = [(seen.at, seen.end - seen.position) for seen in window if seen.end is not None and seen.at >= since]
+    lag, waited = sight.lag_records, _waited_seconds(sight, window, now)
+    span = now - lags[0][0] if lags else 0.0
+    if not lag or waited <= thresholds.latency_seconds or span < WINDOW_SHARE_MIN * thresholds.limits.window_seconds:
+        return None
+    lags.append((now, lag))
+    parts: list[list[int]] = [[] for _ in range(TREND_PARTS)]
+    for at, of_observation in lags:
+        parts[min(TREND_PARTS - 1, int((at - lags[0][0]) / span * TREND_PARTS))].append(of_observation)
+    lowest = [min(part, default=0) for part in parts]
+    if not all(parts) or not all(before < after for before, after in pairwise(lowest)):
+        return None
+    return Judgement(Verdict.WARN, f"lag grew from {lags[0][1]} to {lag} records in {duration_text(span)}")
