@@ -17,7 +17,8 @@ from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
-from penstock.logs.registry import open_log
+from penstock.logs.registry import OpenLog
+from penstock.logs.registry import open_log as open_log_of
 from penstock.peek.sample import parse_start
 from penstock.quarantine.rows import find_rows
 from penstock.quarantine.table import open_quarantine
@@ -72,7 +73,13 @@ class Explored:
 
 
 def explore(
-    job: JobSpec, name: str | None, around: str, positions: Mapping[str, int | None], *, single: bool = False
+    job: JobSpec,
+    name: str | None,
+    around: str,
+    positions: Mapping[str, int | None],
+    *,
+    single: bool = False,
+    open_log: OpenLog = open_log_of,
 ) -> Explored:
     """The records around an offset or a time of TOPIC/PARTITION, or with `single` the one at this offset, in full.
 
@@ -146,9 +153,7 @@ def _explored(
 
 
 def _below(records: Sequence[pa.RecordBatch], end: int) -> list[pa.RecordBatch]:
-    return [
-        batch.filter(pa.array([offset < end for offset in batch.column("offset").to_pylist()])) for batch in records
-    ]
+    return [batch.filter(pc.less(batch.column("offset"), end)) for batch in records]
 
 
 def _quarantined(job: JobSpec, piece: Slice) -> dict[int, str]:

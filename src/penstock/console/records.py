@@ -16,8 +16,8 @@ LIST_BYTES_MAX = 1024
 """Of a record in a list."""
 RECORD_BYTES_MAX = 64 * 1024
 """Of a record on a page of its own."""
-BINARY_SHARE_MIN = 0.1
-"""With more bytes that are not text, a value is shown as hex."""
+BINARY_SHARE_MIN = 0.3
+"""With more characters that are not text, a value is shown as hex."""
 JSON_DEPTH_MAX = 40
 CELL_CHARACTERS_MAX = 200
 HEX_WIDTH = 16
@@ -26,6 +26,8 @@ END = "▮"
 
 _AT = re.compile(r"\bat (?P<unit>character|byte) (?P<number>\d+)\b")
 _PATH = re.compile(r"(?P<path>[^\s:\"]+): ")
+_NOT_READ = ("not JSON", "value is not UTF-8")
+"""Errors that may not name the place, which another reader finds."""
 _quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -67,8 +69,7 @@ def content_of(value: bytes | None, error: str = "", size_bytes: int | None = No
     if pieces is not None:
         return Content("JSON", size_bytes, pieces)
     text = value.decode(errors="backslashreplace")
-    whole = visible(text)
-    if len(whole) - len(text) + text.count("\\x") > BINARY_SHARE_MIN * max(40, len(text)):
+    if sum(_is_odd(character) for character in value.decode(errors="replace")) > BINARY_SHARE_MIN * len(value):
         return Content("hex", size_bytes, (Piece(_hex(value)),), cut)
     return Content("text", size_bytes, _marked(text, _position(value, error), cut), cut)
 
@@ -76,6 +77,10 @@ def content_of(value: bytes | None, error: str = "", size_bytes: int | None = No
 def cut_content(value: bytes | None, bytes_max: int, error: str = "") -> Content:
     """The content of the first bytes of a value."""
     return content_of(value, error) if value is None else content_of(value[:bytes_max], error, len(value))
+
+
+def _is_odd(character: str) -> bool:
+    return character == "\ufffd" or not (character.isprintable() or character.isspace())
 
 
 def visible(text: str) -> str:
@@ -86,6 +91,11 @@ def visible(text: str) -> str:
 def _position(value: bytes, error: str) -> int | None:
     """Which character of the text the error names."""
     match = _AT.search(error)
+    if match is None and error.startswith(_NOT_READ):
+        try:
+            parse(value)
+        except MisfitError as misfit:
+            match = _AT.search(str(misfit))
     if match is None:
         return None
     number = int(match["number"])
@@ -185,7 +195,7 @@ def cell_text(value: object) -> str:
         case str():
             text = value
         case bytes():
-            text = content_of(value[:CELL_CHARACTERS_MAX], size_bytes=len(value)).text
+            text = value[: CELL_CHARACTERS_MAX + 1].decode(errors="backslashreplace")
         case datetime():
             text = value.isoformat().replace("+00:00", "Z")
         case dict() | list() | tuple():

@@ -66,11 +66,12 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters.update(number=number, short=short, duration=duration, size=size, instant=instant, ago=ago)
     from penstock.console.kinds import sections_of  # noqa: PLC0415 - it imports this module
 
+    templates.filters.update(number=number, short=short, duration=duration, size=size, instant=instant, ago=ago)
     templates.filters.update(cell=cell_text, visible=visible)
-    templates.globals.update(static=static, sections_of=sections_of, sparkline=charts.sparkline, line_chart=charts.line_chart)
+    templates.globals.update(static=static, sparkline=charts.sparkline, line_chart=charts.line_chart)
+    templates.globals.update(sections_of=sections_of)
     return templates
 
 
