@@ -23,6 +23,7 @@ from penstock.spark.session import open_spark, running_session
 from penstock.tables.registry import check_jobs, failpoint, load_job, load_jobs
 from penstock.watch import status as job_status
 from penstock.watch import verify as verification
+from penstock.watch.judging import Judging
 from penstock.watch.listeners import AlertChanges, Listeners, LogRecords
 from penstock.watch.verify import Sample, VerifyReport
 
@@ -64,7 +65,7 @@ def run(*jobs: JobFile, once: bool = True, spark: SparkSession | None = None) ->
 
     def listener_for(job: JobSpec) -> Listener:
         runs.append(JobRun(job.name))
-        return Listeners(runs[-1], AlertChanges(LogRecords(job.name)))
+        return Judging(job, Listeners(runs[-1], AlertChanges(LogRecords(job.name))))
 
     specs = load_jobs([Path(job) for job in jobs])
     # A JVM loads jars when it starts: `session` may be called next.

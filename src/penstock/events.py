@@ -114,6 +114,7 @@ class PartitionProgress:
     """Of the oldest unread record, read now and then; None while it is not known."""
     retention_seconds: float | None = None
     """Of the topic; None if it is unlimited or not known."""
+    topic_id: str = ""
 
     @property
     def lag(self) -> int:
@@ -125,6 +126,8 @@ class ProgressMeasured(Event, level=Level.DEBUG):
     """At the start of each round, by partition that the process holds."""
 
     partitions: Mapping[str, PartitionProgress]
+    heartbeat_age_seconds: float | None = None
+    """Since the group last saw this process; None without claims."""
 
     @property
     def lag(self) -> int:

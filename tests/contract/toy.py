@@ -23,6 +23,7 @@ from penstock.job.reader import SpecReader
 from penstock.job.spec import JobSpec, TableSpec
 from penstock.lake.compaction import Progress
 from penstock.lake.delta.keys import topic_fingerprint
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.proposal import FencePart, Outcome, Proposal, ProposalPart, SlicePart, StartPart, check
 from penstock.lake.reports import CompactReport, VacuumReport
 from penstock.lake.state import DeltaPartition, DeltaState
@@ -225,6 +226,9 @@ class ToyKind:
             committed_at=datetime.fromtimestamp(now(), UTC),
             sections=(Section("files", len(commits), lines=(f"files of the toy: {len(commits)}",)),),
         )
+
+    def data_tables(self, job: JobSpec) -> Mapping[str, DeltaLog]:
+        return {}
 
     def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
         raise UserError(f"{job.name} has no days")

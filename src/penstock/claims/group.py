@@ -32,6 +32,9 @@ class Claims(Protocol):
     def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
         """Report to other processes how far this one is."""
 
+    def heartbeat_age(self) -> float | None:
+        """How many seconds ago the group last saw this process; None if there is none."""
+
     def working(self) -> None:
         """Report that the work makes progress: a round begins, a step is reached, a Spark task has ended.
 
@@ -63,6 +66,9 @@ class StaticClaims:
 
     def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
         """There is no other process."""
+
+    def heartbeat_age(self) -> float | None:
+        return None
 
     def working(self) -> None:
         """No other process could take over."""
@@ -99,6 +105,9 @@ class GroupClaims:
     def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
         for partition, position in positions.items():
             self.agent.progress(partition, position, lags.get(partition, 0))
+
+    def heartbeat_age(self) -> float | None:
+        return self.agent.heartbeat_age()
 
     def working(self) -> None:
         self.agent.working()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_text
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,7 @@ def console(
     tls_certificate: Annotated[Path | None, typer.Option(help="A PEM file: serve HTTPS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate.")] = None,
     history: Annotated[Path | None, typer.Option(help="Where to keep a week of history.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
     """Serve web pages that show lag, commits and quarantine of jobs; they change nothing unless allowed to."""
     from penstock.console.access import Access  # noqa: PLC0415 - needs packages of the extra `console`
@@ -44,7 +46,8 @@ def console(
     if not files:
         raise UserError("this folder has no job files", hint="name job files: penstock console JOB...")
     with opened(watched_files(files), access, certificate, history) as served:
-        typer.echo(f"serving {len(files)} jobs at {served.url}")
+        facts = {"url": served.url, "jobs": len(files)}
+        typer.echo(json_text.dumps(facts) if json else f"serving {len(files)} jobs at {served.url}")
         served.run()
 
 

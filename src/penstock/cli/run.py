@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +13,14 @@ import typer
 from penstock.errors import UserError
 from penstock.events import Listener
 from penstock.job.spec import JobSpec
+from penstock.serving import PORT_MAX
 from penstock.tables.registry import failpoint, kind_of, load_jobs
+from penstock.watch.endpoint import Address, Readiness, served
+from penstock.watch.judging import Judging
 from penstock.watch.listeners import AlertChanges, Listeners, LogLines
 from penstock.watch.live import LiveDisplay
 from penstock.watch.metrics import Metrics
 
-PORT_MAX = 65_535
 DRY_RECORDS = 1_000
 DRY_RECORDS_MAX = 100_000
 """They are held in memory."""
@@ -28,9 +31,13 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Read up to the current end of the log, then exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print events, or the dry run, as JSON.")] = False,
     metrics: Annotated[
-        int,
-        typer.Option(metavar="PORT", min=0, max=PORT_MAX, help="Serve Prometheus metrics on 127.0.0.1:PORT; 0: off."),
-    ] = 0,
+        str,
+        typer.Option(metavar="[HOST:]PORT", help="Serve /metrics, /healthz and /readyz; without HOST on 127.0.0.1."),
+    ] = "",
+    console: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", min=0, max=PORT_MAX, help="Serve the console on 127.0.0.1:PORT; 0: any free one."),
+    ] = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Show what the next batch would write; no Spark.")] = False,
     records: Annotated[
         int | None,
@@ -43,8 +50,8 @@ def run(
     """
     specs = load_jobs(jobs)
     if dry:
-        if once or metrics:
-            raise UserError("--dry-run reads one batch and ends", hint="leave out --once and --metrics")
+        if once or metrics or console is not None:
+            raise UserError("--dry-run reads one batch and ends", hint="leave out --once, --metrics and --console")
         from penstock.cli.dry_run import show_dry_runs  # noqa: PLC0415 - the run itself needs Spark
 
         show_dry_runs(specs, records or DRY_RECORDS, json)
@@ -54,18 +61,35 @@ def run(
 
     from penstock.engine.process import RunOptions, run_jobs  # noqa: PLC0415 - imports pyspark
 
-    options = RunOptions(once=once, failpoint=failpoint())
+    options = RunOptions(once=once, failpoint=failpoint(), watched=bool(metrics))
     as_text = sys.stdout.isatty() and not json
     with ExitStack() as stack:
         gauges = Metrics() if metrics else None
+        ready = [Readiness(job) for job in specs]
         if gauges is not None:
-            stack.enter_context(gauges.served(metrics))
-
+            stack.enter_context(served(Address.of(metrics), gauges.registry, ready))
         display = stack.enter_context(LiveDisplay()) if as_text else None
+        steps = stack.enter_context(_console(specs, console)) if console is not None else {}
 
         def listener_for(job: JobSpec) -> Listener:
-            lines = AlertChanges(LogLines(job.name) if display is None else display.listener(job.name))
-            # First the counters: a batch is counted before it is reported.
-            return lines if gauges is None else Listeners(gauges.listener(job.name, kind_of(job)), lines)
+            listeners: list[Listener] = []
+            if gauges is not None:
+                # First the counters: a batch is counted before it is reported.
+                listeners += [gauges.listener(job.name, kind_of(job)), ready[specs.index(job)]]
+            listeners += [steps[job.name]] if steps else []
+            listeners.append(AlertChanges(LogLines(job.name) if display is None else display.listener(job.name)))
+            return Judging(job, Listeners(*listeners))
 
         run_jobs(specs, listener_for, options)
+
+
+@contextmanager
+def _console(specs: list[JobSpec], port: int) -> Iterator[Mapping[str, Listener]]:
+    """The console in a thread of this process; gives listeners that show it how long steps take."""
+    from penstock.console.access import Access  # noqa: PLC0415 - needs packages of the extra `console`
+    from penstock.console.server import served as console_served  # noqa: PLC0415
+    from penstock.console.state import RunListener, watched_jobs  # noqa: PLC0415
+
+    with console_served(watched_jobs(specs), Access(port=port)) as console:
+        print(f"console at {console.url}", file=sys.stderr, flush=True)
+        yield {name: RunListener(job) for name, job in console.state.jobs.items()}

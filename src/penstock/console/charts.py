@@ -32,7 +32,7 @@ _CHART = Markup("""<figure class="chart"><figcaption>{title} <span class="now">{
 
 def sparkline(values: Sequence[Value], title: str, width: int = 120, height: int = 28) -> Markup:
     """A small line without axes; its title has the meaning."""
-    lines = list(_lines(values))
+    lines = list(_lines(values[:: max(1, len(values) // (width // 2))]))
     if not lines:
         base = Markup('<path class="axis" d="M1 {0}H{1}"/>').format(height - 2, width - 1)
         return _SPARK.format(width, height, f"{title}: no values yet", base)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 
+from penstock.claims.admin.commands import list_claims
+from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.console.history import HOUR, Point
 from penstock.console.job_text import without_secret_values
 from penstock.console.state import LOGGER, ConsoleState, WatchedJob
 from penstock.errors import PenstockError, UserError
-from penstock.job.spec import JobSpec
+from penstock.job.spec import JobSpec, kafka_of
 from penstock.reporting.model import JobStatus
 
 WORKERS = 4
@@ -21,6 +24,8 @@ PAUSE_SHARE = 10.0
 """The pause is at least so many times as long as the reading: many or slow jobs are read less often."""
 PAUSE_SECONDS_MAX = 60.0
 RATE_SECONDS = 60.0
+OWNERS_SECONDS = 30.0
+"""Between two readings of a coordination topic."""
 READING = float("inf")
 """When a job is due that is being read."""
 
@@ -85,6 +90,7 @@ def read_job(job: WatchedJob, state: ConsoleState) -> None:
     """Read the file of a job, its table and its log once; a fault is kept in its place."""
     from penstock.watch.status import status  # noqa: PLC0415 - imports PySpark, which takes longer than the start
 
+    before = job.judgement
     try:
         spec = _spec(job)
         newest = status(spec)
@@ -99,7 +105,25 @@ def read_job(job: WatchedJob, state: ConsoleState) -> None:
         state.history.observe(job.name, points_of(newest, now))
         job.recent = state.history.points(job.name, HOUR)
         job.rate = rate_of(job.recent)
+        state.history.add_commits(
+            job.name, ((item.version, item.at.timestamp(), item.as_json()) for item in newest.commits)
+        )
+    after = job.judgement
+    if after is not None and after.verdict != (before.verdict if before else None):
+        state.history.note("verdict", job.name, after.verdict, detail=after.reason)
     state.live.publish(job.name)
+
+
+def _read_owners(job: WatchedJob, spec: JobSpec, now: float) -> None:
+    """Read who holds which partition, now and then; if that fails the owners that were read last stay."""
+    if spec.claims is None:
+        partitions = job.status.partitions if job.status is not None else ()
+        job.owners = {str(item.partition): "static" for item in partitions}
+    elif now - job.owners_read_at > OWNERS_SECONDS:
+        job.owners_read_at = now
+        with suppress(PenstockError):
+            listing = list_claims(CoordinatedGroup(kafka_of(spec), spec.log.group, spec.claims.topic))
+            job.owners = {str(item.partition): item.owner or "" for item in listing.held}
 
 
 def _spec(job: WatchedJob) -> JobSpec:

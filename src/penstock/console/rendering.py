@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse
 from penstock.console import charts
 from penstock.console.access import session_of
 from penstock.console.records import cell_text, visible
+from penstock.reporting.verdicts import duration_text
 
 if TYPE_CHECKING:
     from penstock.console.state import ConsoleState, WatchedJob
@@ -66,12 +67,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    from penstock.console.kinds import sections_of  # noqa: PLC0415 - it imports this module
-
-    templates.filters.update(number=number, short=short, duration=duration, size=size, instant=instant, ago=ago)
-    templates.filters.update(cell=cell_text, visible=visible)
-    templates.globals.update(static=static, sparkline=charts.sparkline, line_chart=charts.line_chart)
-    templates.globals.update(sections_of=sections_of)
+    templates.filters.update(FORMATS, cell=cell_text, visible=visible)
+    templates.globals.update(shown=FORMATS, static=static, sparkline=charts.sparkline, line_chart=charts.line_chart)
     return templates
 
 
@@ -105,17 +102,12 @@ def size(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
+    """A duration to two units: 900ms, 4.2s, 2m 5s, 3h 20m."""
     if seconds is None:
         return NONE
     if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    for unit, factor in (("d", 86_400), ("h", 3_600)):
-        if seconds >= factor:
-            rest = int(seconds % factor // (3_600 if unit == "d" else 60))
-            return f"{int(seconds // factor)} {unit} {rest} {'h' if unit == 'd' else 'min'}"
-    return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+        return f"{seconds * 1000:.0f}ms" if seconds else "0s"
+    return f"{seconds:.3g}s" if seconds < 59.5 else duration_text(seconds)
 
 
 def instant(at: float | datetime | None) -> str:
@@ -129,4 +121,7 @@ def ago(at: float | datetime | None) -> str:
     if at is None:
         return "never"
     seconds = at.timestamp() if isinstance(at, datetime) else at
-    return f"{duration(max(1.0, time.time() - seconds))} ago"
+    return f"{duration_text(max(1.0, time.time() - seconds))} ago"
+
+
+FORMATS = {"number": number, "short": short, "duration": duration, "size": size, "instant": instant, "ago": ago}

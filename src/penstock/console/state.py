@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,8 +14,10 @@ from penstock.console.children import Children
 from penstock.console.history import History, Point
 from penstock.console.live import Live
 from penstock.errors import UserError
+from penstock.events import BatchCommitted, Event, Mirrored
 from penstock.job.spec import JobSpec
 from penstock.reporting.model import JobStatus
+from penstock.reporting.verdicts import Judgement, Verdict
 
 FILES_MAX = 500
 """Of a folder that is searched for job files."""
@@ -43,6 +45,46 @@ class WatchedJob:
     """The job file with its secrets hidden."""
     changed_at: int = 0
     """Of the file, when it was read."""
+    own_steps: dict[str, float] = field(default_factory=dict)
+    """Seconds of the steps of the last batch, if the job runs in this process: commits do not record all of them."""
+
+    owners: Mapping[str, str] = field(default_factory=dict)
+    """The process that holds a partition, of jobs with claims."""
+    owners_read_at: float = 0.0
+
+    @property
+    def judgement(self) -> Judgement | None:
+        """None until the job is read for the first time."""
+        if self.error:
+            return Judgement(Verdict.ERR, self.error.partition("\n")[0])
+        return self.status.judgement if self.status is not None else None
+
+    @property
+    def severity(self) -> int:
+        """How much it needs attention: by its verdict, then by alerts."""
+        judgement = self.judgement
+        alerts = bool(self.status is not None and self.status.alerts)
+        return 2 * judgement.verdict.severity + alerts if judgement is not None else 0
+
+    @property
+    def lag(self) -> int | None:
+        return self.recent[-1].lag if self.recent else None
+
+    @property
+    def spark(self) -> list[tuple[float, float | None]]:
+        """The lag of the last hour."""
+        return [(point.at, point.lag) for point in self.recent]
+
+    @property
+    def age(self) -> int | None:
+        """Of the oldest unread record, in seconds."""
+        return self.recent[-1].age if self.recent else None
+
+    @property
+    def topics(self) -> str:
+        if self.spec is None:
+            return ""
+        return ", ".join(self.spec.log.topics) or f"/{self.spec.log.topic_pattern}/"
 
 
 @dataclass(slots=True)
@@ -92,3 +134,16 @@ def _name_of(path: Path) -> str | None:
         return None
     is_job = isinstance(values, dict) and {"job", "log", "table"} <= values.keys()
     return str(values["job"]) if is_job else None
+
+
+class RunListener:
+    """Keeps how long the steps took of a job that runs in this process."""
+
+    def __init__(self, job: WatchedJob) -> None:
+        self._job = job
+
+    def event(self, event: Event) -> None:
+        if isinstance(event, BatchCommitted):
+            self._job.own_steps = {**self._job.own_steps, **event.steps}
+        elif isinstance(event, Mirrored):
+            self._job.own_steps = {**self._job.own_steps, "mirror": event.seconds}

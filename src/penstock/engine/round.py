@@ -320,10 +320,11 @@ class Rounds(Generic[S]):
                 bounds[place].end,
                 self.ages.of(place, unread[place]) if lags[place] else None,
                 self.ages.retention.get(place.topic),
+                place.topic_id,
             )
             for place in tokens
         }
-        self.listener.event(events.ProgressMeasured(progress))
+        self.listener.event(events.ProgressMeasured(progress, self.claims.heartbeat_age()))
 
     def _check_log(self, batch: Batch, read: EpochMarks) -> None:
         """Before the commit, check that the log is still the one that the table and the batch were read from."""

@@ -8,6 +8,8 @@ from typing import Literal
 
 from penstock.events import Event
 
+SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 900.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -15,6 +17,10 @@ class Metric:
     kind: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...] = ("job",)
+    values: tuple[str, ...] = ()
+    """Of the second label: those that are shown from the start."""
+    buckets: tuple[float, ...] = SECONDS
+    """Of a histogram."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts, EpochMarks
 from penstock.job.spec import JobSpec, TableSpec
 from penstock.lake.compaction import EVERYTHING, CompactionLimits, Progress
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.lake.reports import CompactReport, Report, VacuumReport
 from penstock.lake.state import DeltaState
@@ -261,6 +262,9 @@ class Kind(Protocol):
         """The checks of `verify`; the table is opened without Spark and nothing is written."""
 
     def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus: ...
+
+    def data_tables(self, job: JobSpec) -> Mapping[str, DeltaLog]:
+        """The Delta logs of what readers see, by a name for people; empty while there is no table."""
 
     def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
         """Whether a day is complete; `UserError` where a table has no days."""

@@ -1,21 +1,22 @@
-"""The metrics of every job and how events change them; the server that shows them; and their reference page."""
+"""The metrics of every job and how events change them; and their reference page."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from penstock import events
-from penstock.errors import UserError
+from penstock.events import PartitionProgress
 from penstock.reporting.metrics import Add, Change, Forget, Meter, Metric, Put, PutAll
+from penstock.reporting.verdicts import Verdict
 from penstock.tables.registry import KINDS
+from penstock.watch.judging import Judged
 
 if TYPE_CHECKING:
     from penstock.tables.kind import Kind
@@ -23,25 +24,62 @@ if TYPE_CHECKING:
 PAGE_HEAD = """\
 # Metrics
 
-`penstock run JOB... --metrics PORT` serves these in Prometheus' text format on `http://127.0.0.1:PORT/metrics`.
-All have the label `job`; those with the label `partition` exist for partitions that the process holds. Counters start
-at 0 with the process.
+`penstock run JOB... --metrics [HOST:]PORT` serves these in Prometheus' text format at `/metrics`; without a host on
+`127.0.0.1`. `/healthz` answers 200 while the process lives, `/readyz` while every job makes progress, else 503 with the
+reason.
 
-`make docs` generates this page from the code.
+All have the label `job`; those with the label `partition` exist for partitions that the process holds. Counters start
+at 0 with the process; rates are for Prometheus, as in `rate(penstock_records_read_total[5m])`. Steps of a batch are
+`plan`, `read`, `decode`, `write`, `commit` and `mirror`: the time of a batch's Spark job is divided among read, decode
+and write as its tasks together divided theirs.
+
+[deploy/grafana/penstock.json](../deploy/grafana/penstock.json) is a dashboard,
+[deploy/prometheus/rules.yaml](../deploy/prometheus/rules.yaml) has alerts. `make docs` generates this page from the
+code.
 """
+
+STEPS = ("plan", "read", "decode", "write", "commit", "mirror")
+FILE_BUCKETS = tuple(float(4**power * 1024) for power in range(11))
+"""1 KiB to 1 GiB."""
+_of_partition = partial(Metric, labels=("job", "partition"))
+VERDICTS = ", ".join(f"{verdict.severity} {verdict.value}" for verdict in Verdict)
 
 JOB_RUNNING = Metric("penstock_job_running", "gauge", "1 while the job runs in this process, 0 once it has ended.")
 JOB_FAILURES = Metric("penstock_job_failures_total", "counter", "Times the job ended with an error.")
+JOB_VERDICT = Metric("penstock_job_verdict", "gauge", f"The worst verdict of the job: {VERDICTS}.")
 RETRIES = Metric("penstock_retries_total", "counter", "Transient errors after which the job retried.")
+LAST_ROUND = Metric("penstock_last_round_timestamp_seconds", "gauge", "Unix time of the last round that succeeded.")
 CLAIMS_HELD = Metric("penstock_claims_held", "gauge", "Partitions claimed by this process; 0 without claims.")
+HEARTBEAT_AGE = Metric(
+    "penstock_heartbeat_age_seconds", "gauge", "Since the group last saw this process, as of the last round."
+)
+ALERT = Metric(
+    "penstock_alert", "gauge",
+    "1 while a limit is reached; rule is lag, age or retention, of exports also failed_writes or discrepancy.",
+    ("job", "rule"),
+)  # fmt: skip
+
+POSITION = _of_partition("penstock_position", "gauge", "The next offset that the job reads.")
+LOG_END = _of_partition("penstock_log_end", "gauge", "The end of the log, up to which records can be read.")
+LAG_RECORDS = _of_partition(
+    "penstock_lag_records", "gauge", "Unread offsets that the log has; of a job that reads a WAL its backlog."
+)
+LAG_SECONDS = _of_partition(
+    "penstock_lag_seconds", "gauge", "Age of the oldest unread record, read every 30 s; 0 if there is none."
+)
+RETENTION_SHARE = _of_partition(
+    "penstock_retention_share", "gauge", "That age as a share of the topic's retention, if it is limited."
+)
+VERDICT = _of_partition("penstock_verdict", "gauge", "The verdict, with the numbers of penstock_job_verdict.")
 
 BATCHES = Metric(
     "penstock_batches_total", "counter", "Batches committed; kind is new, or catch_up for types that catch up.",
-    ("job", "kind"),
+    ("job", "kind"), ("new", "catch_up"),
 )  # fmt: skip
 BATCH_SECONDS = Metric(
     "penstock_batch_seconds", "histogram", "Seconds from the start of a batch's Spark job to its commit."
 )
+STEP_SECONDS = Metric("penstock_step_seconds", "histogram", "Seconds of a step of a batch.", ("job", "step"), STEPS)
 LAST_COMMIT = Metric("penstock_last_commit_timestamp_seconds", "gauge", "Unix time of the last committed batch.")
 RECORDS_READ = Metric(
     "penstock_records_read_total", "counter", "Records of committed batches, including those read again for a type."
@@ -51,6 +89,7 @@ RECORDS_QUARANTINED = Metric("penstock_records_quarantined_total", "counter", "R
 RECORDS_FILTERED = Metric("penstock_records_filtered_total", "counter", "Records left out by the job file's rules.")
 FILES_WRITTEN = Metric("penstock_files_written_total", "counter", "Data files of committed batches.")
 BYTES_WRITTEN = Metric("penstock_bytes_written_total", "counter", "Bytes of these files.")
+FILE_BYTES = Metric("penstock_file_bytes", "histogram", "Sizes of these files.", buckets=FILE_BUCKETS)
 SLICES_REFUSED = Metric(
     "penstock_slices_refused_total", "counter", "Slices that the table refused because of another owner."
 )
@@ -62,9 +101,10 @@ MIRROR_FAILURES = Metric(
 )
 
 OF_ALL_JOBS = (
-    JOB_RUNNING, JOB_FAILURES, RETRIES, CLAIMS_HELD, BATCHES, BATCH_SECONDS, LAST_COMMIT, RECORDS_READ, RECORDS_WRITTEN,
-    RECORDS_QUARANTINED, RECORDS_FILTERED, FILES_WRITTEN, BYTES_WRITTEN, SLICES_REFUSED, SLICES_DROPPED,
-    MIRROR_FAILURES,
+    JOB_RUNNING, JOB_VERDICT, JOB_FAILURES, RETRIES, LAST_ROUND, CLAIMS_HELD, HEARTBEAT_AGE, ALERT, POSITION, LOG_END,
+    LAG_RECORDS, LAG_SECONDS, RETENTION_SHARE, VERDICT, BATCHES, BATCH_SECONDS, STEP_SECONDS, LAST_COMMIT, RECORDS_READ,
+    RECORDS_WRITTEN, RECORDS_QUARANTINED, RECORDS_FILTERED, FILES_WRITTEN, BYTES_WRITTEN, FILE_BYTES, SLICES_REFUSED,
+    SLICES_DROPPED, MIRROR_FAILURES,
 )  # fmt: skip
 _COUNTED: Mapping[type[events.Event], Metric] = {
     events.Retrying: RETRIES,
@@ -74,13 +114,6 @@ _COUNTED: Mapping[type[events.Event], Metric] = {
     events.JobCrashed: JOB_FAILURES,
     events.MirrorFailed: MIRROR_FAILURES,
     events.MirrorRefused: MIRROR_FAILURES,
-}
-HOST = "127.0.0.1"
-BATCH_SECONDS_BUCKETS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 900.0)
-_COLLECTORS: Mapping[str, Callable[..., Any]] = {
-    "counter": Counter,
-    "gauge": Gauge,
-    "histogram": partial(Histogram, buckets=BATCH_SECONDS_BUCKETS),
 }
 
 
@@ -97,6 +130,19 @@ def common_changes(event: events.Event, now: float) -> Iterator[Change]:
             yield Forget("partition", partition)
         case events.BatchCommitted():
             yield from _batch_changes(event, now)
+        case events.Mirrored(seconds):
+            yield Put(STEP_SECONDS, seconds, "mirror")
+        case events.RoundDone():
+            yield Put(LAST_ROUND, now)
+        case events.ProgressMeasured():
+            yield from _progress_changes(event)
+        case events.RulesMeasured():
+            for rule, texts in event.alerts.items():
+                yield Put(ALERT, 1 if texts else 0, rule)
+            if isinstance(event, Judged):
+                yield Put(JOB_VERDICT, event.judgement.verdict.severity)
+                if event.partitions:
+                    yield PutAll(VERDICT, {name: it.verdict.severity for name, it in event.partitions.items()})
 
 
 def _batch_changes(batch: events.BatchCommitted, now: float) -> Iterator[Change]:
@@ -108,7 +154,30 @@ def _batch_changes(batch: events.BatchCommitted, now: float) -> Iterator[Change]
     yield Add(FILES_WRITTEN, batch.files)
     yield Add(BYTES_WRITTEN, batch.size_bytes)
     yield Put(BATCH_SECONDS, batch.seconds)
+    for step, seconds in batch.steps.items():
+        yield Put(STEP_SECONDS, seconds, step)
+    for size_bytes in batch.file_sizes:
+        yield Put(FILE_BYTES, size_bytes)
     yield Put(LAST_COMMIT, now)
+
+
+def _progress_changes(event: events.ProgressMeasured) -> Iterator[Change]:
+    seen = event.partitions
+    yield PutAll(POSITION, {name: at.position for name, at in seen.items()})
+    yield PutAll(LOG_END, {name: at.end for name, at in seen.items()})
+    yield PutAll(LAG_RECORDS, {name: at.lag for name, at in seen.items()})
+    ages = {name: _age(at) for name, at in seen.items()}
+    yield PutAll(LAG_SECONDS, {name: age for name, age in ages.items() if age is not None})
+    shares = {
+        name: age / kept for name, age in ages.items() if age is not None and (kept := seen[name].retention_seconds)
+    }
+    yield PutAll(RETENTION_SHARE, shares)
+    if event.heartbeat_age_seconds is not None:
+        yield Put(HEARTBEAT_AGE, event.heartbeat_age_seconds)
+
+
+def _age(progress: PartitionProgress) -> float | None:
+    return progress.age_seconds if progress.lag else 0.0
 
 
 def page() -> str:
@@ -133,30 +202,21 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.now = now
         every = (*OF_ALL_JOBS, *(metric for kind in KINDS.all() for metric in kind.metrics))
-        self.collectors: dict[Metric, Any] = {
-            item: _COLLECTORS[item.kind](item.name, item.help, item.labels, registry=self.registry) for item in every
-        }
+        self.collectors: dict[Metric, Any] = {item: self._collector(item) for item in every}
+
+    def _collector(self, item: Metric) -> Any:
+        if item.kind == "histogram":
+            return Histogram(item.name, item.help, item.labels, registry=self.registry, buckets=item.buckets)
+        return (Counter if item.kind == "counter" else Gauge)(item.name, item.help, item.labels, registry=self.registry)
 
     def listener(self, job: str, kind: Kind) -> JobMetrics:
         """The listener of one job; its counters begin at zero, with those of its kind of table."""
         for item in (*OF_ALL_JOBS, *kind.metrics):
-            if item.labels == ("job",) and item.kind == "counter":
-                self.collectors[item].labels(job=job)
+            for value in item.values:
+                self.collectors[item].labels(job, value)
+            if item.labels == ("job",) and (item.kind != "gauge" or item in (JOB_RUNNING, JOB_VERDICT)):
+                self.collectors[item].labels(job)
         return JobMetrics(self, job, kind.meter())
-
-    @contextmanager
-    def served(self, port: int) -> Iterator[None]:
-        """Answer `/metrics` on the loopback address while the block runs."""
-        try:
-            server, thread = start_http_server(port, addr=HOST, registry=self.registry)
-        except OSError as error:
-            raise UserError(f"cannot serve metrics on {HOST}:{port}", detail=str(error)) from error
-        try:
-            yield
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
 
 
 @dataclass(slots=True)
@@ -167,8 +227,8 @@ class JobMetrics:
     job: str
     meter: Meter
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _shown: dict[Metric, set[str]] = field(default_factory=dict)
-    """Labels that are shown until they are no longer reported."""
+    _shown: dict[Metric, dict[str, float]] = field(default_factory=dict)
+    """Values by label that are shown until they are no longer reported."""
     _held: set[str] = field(default_factory=set)
     """Claimed partitions. After an outage a claim may be won again that was never reported as lost."""
 
@@ -192,15 +252,17 @@ class JobMetrics:
             case Put(metric, value, label):
                 self._child(metric, label).set(value)
             case PutAll(metric, values):
-                for label in self._shown.get(metric, set()) - values.keys():
+                shown = self._shown.get(metric, {})
+                for label in shown.keys() - values.keys():
                     self.metrics.collectors[metric].remove(self.job, label)
+                # Most partitions of a large job stay as they are.
                 for label, value in values.items():
-                    self._child(metric, label).set(value)
-                self._shown[metric] = set(values)
+                    if shown.get(label) != value:
+                        self._child(metric, label).set(value)
+                self._shown[metric] = dict(values)
             case Forget(label, value):
                 for metric, shown in self._shown.items():
-                    if label in metric.labels and value in shown:
-                        shown.discard(value)
+                    if label in metric.labels and shown.pop(value, None) is not None:
                         self.metrics.collectors[metric].remove(self.job, value)
             case _:
                 assert_never(change)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.errors import UserError
 from penstock.events import (
     BatchCommitted,
     ClaimLost,
@@ -20,12 +16,17 @@ from penstock.events import (
     JobCrashed,
     JobFailed,
     JobStarted,
+    Mirrored,
     MirrorFailed,
+    PartitionProgress,
+    ProgressMeasured,
     Retrying,
+    RoundDone,
     SliceDropped,
     SliceRefused,
 )
 from penstock.reporting.metrics import Add, Meter, Metric, PutAll
+from penstock.reporting.verdicts import Judgement, Verdict
 from penstock.tables.delta.kind import DeltaKind
 from penstock.tables.export.monitoring import (
     ExportRules,
@@ -33,7 +34,8 @@ from penstock.tables.export.monitoring import (
     TypeWrittenAgain,
 )
 from penstock.tables.registry import KINDS
-from penstock.watch.metrics import OF_ALL_JOBS, JobMetrics, Metrics, page
+from penstock.watch.judging import Judged
+from penstock.watch.metrics import OF_ALL_JOBS, STEPS, JobMetrics, Metrics, page
 
 AWAY = Retrying("the broker is away", "", 1.0)
 EVERY = (*OF_ALL_JOBS, *(metric for kind in KINDS.all() for metric in kind.metrics))
@@ -61,8 +63,12 @@ def partitions(metrics: Metrics) -> set[str]:
 
 
 def rules(*places: str) -> ExportRules:
-    values = dict.fromkeys(places, 7)
-    return ExportRules(measured=dict.fromkeys(("lag_records", "discrepancy_records"), values))
+    return ExportRules(measured={"discrepancy_records": dict.fromkeys(places, 7)})
+
+
+def progress(**positions: int) -> ProgressMeasured:
+    """Partitions that end at offset 100, of which the log has those from 10 on."""
+    return ProgressMeasured({name: PartitionProgress(at, 10, 100, 60.0, 600.0) for name, at in positions.items()}, 2.5)
 
 
 def test_the_metrics_page_matches_the_code() -> None:
@@ -127,20 +133,18 @@ def test_the_rules_are_shown_as_they_are_measured(metrics: Metrics, listener: Jo
         ExportRules(
             measured={
                 "failed_writes_percent": {"a": 50.0, "b": 0.0},
-                "lag_records": {"events/0": 30},
                 "discrepancy_records": {"events/0": 60},
                 "type_lag_records": {"a": 60, "b": 0},
             },
-            alerts={"lag": ["too far"], "discrepancy": []},
+            alerts={"failed_writes": ["too many"], "discrepancy": []},
         )
     )
-    by_partition = ("lag_records", "discrepancy_records")
-    assert [value(metrics, f"penstock_{name}", partition="events/0") for name in by_partition] == [30, 60]
+    assert value(metrics, "penstock_discrepancy_records", partition="events/0") == 60
     assert value(metrics, "penstock_failed_writes_percent", type="a") == 50.0
     assert value(metrics, "penstock_type_lag_records", type="a") == 60
-    assert value(metrics, "penstock_alert", rule="lag") == 1
+    assert value(metrics, "penstock_alert", rule="failed_writes") == 1
     assert value(metrics, "penstock_alert", rule="discrepancy") == 0
-    assert value(metrics, "penstock_alert", rule="failed_writes") is None
+    assert value(metrics, "penstock_alert", rule="lag") is None
 
 
 def test_an_alert_ends_when_its_rule_holds_again(metrics: Metrics, listener: JobMetrics) -> None:
@@ -179,24 +183,41 @@ def test_releasing_a_partition_without_metrics_changes_nothing(metrics: Metrics,
     assert partitions(metrics) == set()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def test_every_round_shows_where_each_partition_is(metrics: Metrics, listener: JobMetrics) -> None:
+    listener.event(progress(a=0, b=70, c=100))
+    shown = {
+        name: [value(metrics, f"penstock_{name}", partition=partition) for partition in "abc"]
+        for name in ("position", "log_end", "lag_records", "lag_seconds", "retention_share")
+    }
+    assert shown == {
+        "position": [0, 70, 100],
+        "log_end": [100, 100, 100],
+        "lag_records": [90, 30, 0],
+        "lag_seconds": [60, 60, 0],
+        "retention_share": [0.1, 0.1, 0],
+    }
+    assert value(metrics, "penstock_heartbeat_age_seconds") == 2.5
+    listener.event(RoundDone())
+    assert value(metrics, "penstock_last_round_timestamp_seconds") == 1_700_000_000.0
 
 
-def test_the_endpoint_serves_prometheus_text(metrics: Metrics, listener: JobMetrics) -> None:
-    listener.event(AWAY)
-    port = free_port()
-    with metrics.served(port):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
-            text = response.read().decode()
-        with pytest.raises(UserError), Metrics().served(port):
-            pass
-    families = {family.name: family for family in text_string_to_metric_families(text)}
-    assert families["penstock_retries"].samples[0].value == 1
-    assert set(families) >= {item.name.removesuffix("_total") for item in EVERY}
+def test_steps_and_file_sizes_of_a_batch_are_distributions(metrics: Metrics, listener: JobMetrics) -> None:
+    steps = [value(metrics, "penstock_step_seconds_count", step=step) for step in STEPS]
+    assert (steps, value(metrics, "penstock_file_bytes_count")) == ([0] * 6, 0), "zero from the start"
+    listener.event(BatchCommitted("x", 4, steps={"plan": 0.1, "write": 3.0}, file_sizes=(500, 5_000_000)))
+    listener.event(Mirrored(0.2))
+    assert value(metrics, "penstock_step_seconds_sum", step="write") == 3.0
+    assert value(metrics, "penstock_step_seconds_sum", step="mirror") == 0.2
+    assert value(metrics, "penstock_file_bytes_bucket", le="1024.0") == 1
+    assert value(metrics, "penstock_file_bytes_sum") == 5_000_500
+
+
+def test_verdicts_are_numbers_of_which_the_greater_is_worse(metrics: Metrics, listener: JobMetrics) -> None:
+    stalled, fine = Judgement(Verdict.STALL, "no move"), Judgement()
+    listener.event(Judged({"lag": ["far"], "age": []}, stalled, {"events/0": stalled, "events/1": fine}))
+    assert value(metrics, "penstock_job_verdict") == 2
+    assert [value(metrics, "penstock_verdict", partition=f"events/{number}") for number in range(2)] == [2, 0]
+    assert [value(metrics, "penstock_alert", rule=rule) for rule in ("lag", "age")] == [1, 0]
 
 
 LEVEL = Metric("penstock_level_litres", "gauge", "What a tank holds.", ("job", "tank"))

@@ -109,6 +109,12 @@ class Agent:
             if self._participant is not None:
                 self._participant.holdings.release_later([partition], reason, self.now())
 
+    def heartbeat_age(self) -> float | None:
+        """Since the group last had a heartbeat of this process; None while it is no member."""
+        with self._lock:
+            participant = self._participant
+            return None if participant is None else participant.heartbeat_age(self.now())
+
     def working(self) -> None:
         """The application works: this thread alone proves only that the process is there."""
         self._worked_at = self.now()

@@ -75,6 +75,10 @@ class Participant:
     def _certain(self, now: float) -> bool:
         return now < self._renewed_at + GATE_INTERVALS * self.options.heartbeat_seconds
 
+    def heartbeat_age(self, now: float) -> float | None:
+        """Since this member was last renewed; None before it was."""
+        return now - self._renewed_at if self._renewed_at > float("-inf") else None
+
     @property
     def busy(self) -> bool:
         """Whether more is to be done soon: the group is changing, or records are in flight."""

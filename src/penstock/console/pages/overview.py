@@ -8,20 +8,17 @@ from starlette.routing import Route
 
 from penstock.console.access import reading
 from penstock.console.rendering import Link, render, state_of
-from penstock.console.state import WatchedJob
 
 link = Link("Overview", "overview")
 
 
 @reading
 def overview(request: Request) -> Response:
-    jobs = sorted(state_of(request).jobs.values(), key=lambda job: (-concern(job), job.name))
-    return render(request, "overview.html", jobs=jobs)
-
-
-def concern(job: WatchedJob) -> int:
-    """How much a job needs attention."""
-    return 0 if job.status is None else len(job.status.alerts)
+    jobs = sorted(state_of(request).jobs.values(), key=lambda job: (-job.severity, job.name))
+    groups = {"Needs attention": [job for job in jobs if job.severity], "All well": []}
+    groups["All well" if all(job.judgement for job in jobs) else "Others"] = [job for job in jobs if not job.severity]
+    lags, rates = [job.lag for job in jobs if job.lag], [job.rate for job in jobs if job.rate]
+    return render(request, "overview.html", jobs=jobs, groups=groups, lag=sum(lags), rate=sum(rates))
 
 
 routes = [Route("/", overview, name="overview")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from penstock.environment import Environment
 from penstock.errors import TransientError, UserError, did_you_mean
 from penstock.job.spec import JobSpec, job_of
 from penstock.lake.compaction import Progress
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log, Slice
 from penstock.logs.registry import OpenLog
@@ -62,6 +63,10 @@ class ExportKind:
 
     def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
         return export_status(job_of(job, ExportSpec), open_log, now)
+
+    def data_tables(self, job: JobSpec) -> Mapping[str, DeltaLog]:
+        """One log per type."""
+        return ExportLogs(job_of(job, ExportSpec), Environment()).type_logs()
 
     def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
         return day_answers(job_of(job, ExportSpec), day, types)

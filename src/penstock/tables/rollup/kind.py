@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -57,6 +57,9 @@ class RollupKind(SingleKind):
 
     def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
         return rollup_status(job_of(job, RollupSpec), open_log, now)
+
+    def data_tables(self, job: JobSpec) -> Mapping[str, DeltaLog]:
+        return super().data_tables(replace(job, table=job_of(job, RollupSpec).table.windows_place))
 
     def compact(
         self, job: JobSpec, request: CompactRequest, environment: Environment, progress: Progress | None

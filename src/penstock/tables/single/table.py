@@ -144,6 +144,10 @@ class SingleKind:
     def meter(self) -> Meter:
         return lambda event: ()
 
+    def data_tables(self, job: JobSpec) -> Mapping[str, DeltaLog]:
+        log = find_table(job.table, job.name)
+        return {} if log is None else {"table": log}
+
     def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
         raise UserError(f"the table of {job.name} has no days", hint="--day is for tables that are kept by day")
 

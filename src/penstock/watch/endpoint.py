@@ -1,0 +1,113 @@
+"""The HTTP endpoint of a running process: its metrics, whether it lives, and whether its jobs make progress."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from penstock import events
+from penstock.errors import UserError
+from penstock.events import Event
+from penstock.job.spec import ClaimsSpec, JobSpec
+
+LOOPBACK = "127.0.0.1"
+PORT_MAX = 65_535
+REQUEST_SECONDS_MAX = 10.0
+POLL_SECONDS = 0.1
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @staticmethod
+    def of(text: str) -> Address:
+        """`HOST:PORT`; a port alone is on the loopback address."""
+        host, colon, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not port.isdecimal() or not 0 < int(port) <= PORT_MAX or (colon and not host):
+            raise UserError(f"{text!r} is not an address", hint="write PORT or HOST:PORT, as in 127.0.0.1:9400")
+        return Address(host or LOOPBACK, int(port))
+
+
+class Readiness:
+    """Whether a job makes progress: its last round succeeded, and that was not long ago."""
+
+    def __init__(self, job: JobSpec, now: Callable[[], float] = time.monotonic) -> None:
+        self._job = job.name
+        self._now = now
+        # A round may wait for a Spark job.
+        self._round_seconds_max = (job.claims or ClaimsSpec()).work_timeout_seconds
+        self._done_at: float | None = None
+        self._problem = "no round has succeeded yet"
+
+    def event(self, event: Event) -> None:
+        match event:
+            case events.RoundDone() | events.JobStopped():
+                self._done_at, self._problem = self._now(), ""
+            case events.Retrying(reason) | events.JobFailed(_, reason) | events.JobCrashed(_, reason):
+                self._problem = reason
+
+    @property
+    def problem(self) -> str:
+        """Why the job makes no progress; empty if it does."""
+        silent_seconds = self._now() - self._done_at if self._done_at is not None else 0.0
+        if not self._problem and silent_seconds > self._round_seconds_max:
+            return f"{self._job}: no round has ended for {silent_seconds:.0f} s"
+        return f"{self._job}: {self._problem}" if self._problem else ""
+
+
+@contextmanager
+def served(address: Address, registry: CollectorRegistry, jobs: Sequence[Readiness]) -> Iterator[None]:
+    """Answer while the block runs; jobs may be added meanwhile."""
+
+    def answer(path: str) -> tuple[int, str, bytes]:
+        match path.partition("?")[0]:
+            case "/metrics":
+                return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
+            case "/healthz":
+                return 200, TEXT, b"ok\n"
+            case "/readyz":
+                problems = [problem for job in jobs if (problem := job.problem)] or ([] if jobs else ["no job yet"])
+                return (503, TEXT, "".join(f"{it}\n" for it in problems).encode()) if problems else (200, TEXT, b"ok\n")
+            case _:
+                return 404, TEXT, b"not found\n"
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = REQUEST_SECONDS_MAX
+
+        def do_GET(self) -> None:
+            status, kind, body = answer(self.path)
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Requests are not logged."""
+
+    try:
+        server = ThreadingHTTPServer((address.host, address.port), Handler)
+    except OSError as error:
+        raise UserError(f"cannot serve metrics on {address}", detail=str(error)) from error
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(POLL_SECONDS,), name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
