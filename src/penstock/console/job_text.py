@@ -12,7 +12,8 @@ _SECRET = re.compile(
     r"passw|secret|token|credential|jaas|api.?key|access.?key|account.?key|ssl\.key|private|sas\b", re.IGNORECASE
 )
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
-_USER_INFO = re.compile(r"(://)[^/\s@]+@")
+_USER_INFO = re.compile(r"[^\s\"',/@\[{]+:[^\s\"'/@]+@")
+"""A user and a password before a host."""
 
 
 def without_secret_values(text: str) -> str:
@@ -28,7 +29,7 @@ def without_secret_values(text: str) -> str:
     for start, end in spans:
         if not _REFERENCE.fullmatch(text[start:end].strip("\"' \n")):
             text = text[:start] + HIDDEN + ("\n" if text[start:end].endswith("\n") else "") + text[end:]
-    lines = (_USER_INFO.sub(rf"\1{HIDDEN}@", line) for line in text.splitlines())
+    lines = (_USER_INFO.sub(f"{HIDDEN}@", line) for line in text.splitlines())
     return "\n".join(_without_comment(line) for line in lines)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,13 +128,13 @@ def job_files(folder: Path) -> list[Path]:
 
 
 def _name_of(path: Path) -> str | None:
-    """The name of the job; None if the file is not a job file."""
+    """The name of the job, as far as an address can carry it; None if the file is not a job file."""
     try:
         values = yaml.load(path.read_text("utf-8"), yaml.CSafeLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return None
     is_job = isinstance(values, dict) and {"job", "log", "table"} <= values.keys()
-    return str(values["job"]) if is_job else None
+    return re.sub(r"[^\w.-]", "_", str(values["job"])) if is_job else None
 
 
 class RunListener:

@@ -15,7 +15,6 @@ from penstock.errors import UserError
 from tests.support.console import HTML, console, csrf_of, state_of, watched
 
 READ, OPERATE = "read-token-0123456789", "operate-token-0123456789"
-TOKENS = {"read_tokens": {READ: "rita"}, "operate_tokens": {OPERATE: "olga"}}
 REPLAY = "/jobs/orders/replay"
 
 
@@ -24,6 +23,10 @@ def replay(request: Request) -> Response:
     if form_of(request).get("fail"):
         raise UserError("nothing fits", hint="look again")
     return PlainTextResponse("replayed")
+
+
+def with_tokens() -> Access:
+    return Access(read_tokens={READ: "rita"}, operate_tokens={OPERATE: "olga"})
 
 
 def with_action(client: TestClient) -> TestClient:
@@ -80,7 +83,7 @@ def test_a_short_token_is_refused_and_a_password_needs_tls() -> None:
 
 
 def test_without_a_session_browsers_are_sent_to_the_login_and_scripts_are_refused(tmp_path: Path) -> None:
-    with console(tmp_path, watched(tmp_path), access=Access(**TOKENS)) as client:
+    with console(tmp_path, watched(tmp_path), access=with_tokens()) as client:
         for path in ("/", "/jobs/orders", "/jobs/orders/settings", "/activity", "/live"):
             assert client.get(path, follow_redirects=False).headers["location"] == "/login"
             assert client.get(path, headers={"accept": "*/*"}).status_code == 401
@@ -90,7 +93,7 @@ def test_without_a_session_browsers_are_sent_to_the_login_and_scripts_are_refuse
 
 
 def test_a_right_token_opens_a_session_that_scripts_cannot_read_and_logging_out_ends_it(tmp_path: Path) -> None:
-    with console(tmp_path, watched(tmp_path), access=Access(**TOKENS)) as client:
+    with console(tmp_path, watched(tmp_path), access=with_tokens()) as client:
         answer = client.post("/login", data={"token": READ}, follow_redirects=False)
         assert "HttpOnly; SameSite=Strict" in answer.headers["set-cookie"] and READ not in answer.headers["set-cookie"]
         assert client.get("/jobs/orders").status_code == 200
@@ -99,8 +102,8 @@ def test_a_right_token_opens_a_session_that_scripts_cannot_read_and_logging_out_
 
 
 def test_forged_and_foreign_cookies_open_no_session(tmp_path: Path) -> None:
-    foreign = Access(**TOKENS)
-    with console(tmp_path, watched(tmp_path), access=Access(**TOKENS)) as client:
+    foreign = with_tokens()
+    with console(tmp_path, watched(tmp_path), access=with_tokens()) as client:
         own = state_of(client).access
         good = own.new_cookie(own.login(READ)[0], "rita")
         forged = [
@@ -118,13 +121,13 @@ def test_forged_and_foreign_cookies_open_no_session(tmp_path: Path) -> None:
 
 
 def test_after_many_wrong_tokens_even_the_right_one_has_to_wait(tmp_path: Path) -> None:
-    with console(tmp_path, watched(tmp_path), access=Access(**TOKENS)) as client:
+    with console(tmp_path, watched(tmp_path), access=with_tokens()) as client:
         assert {log_in(client, f"wrong-{number}") for number in range(FAILED_LOGINS_MAX)} == {401}
         assert log_in(client, READ) == 429
 
 
 def test_an_action_needs_the_role_the_token_of_the_form_and_a_confirmation_and_is_recorded(tmp_path: Path) -> None:
-    with console(tmp_path, watched(tmp_path), access=Access(**TOKENS)) as client:
+    with console(tmp_path, watched(tmp_path), access=with_tokens()) as client:
         with_action(client)
         assert client.post(REPLAY, data={"reason": "x"}).status_code == 403
         log_in(client, READ)
