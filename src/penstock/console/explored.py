@@ -48,7 +48,7 @@ class ExploredRecord:
     at: datetime | None
     size_bytes: int
     fate: str
-    """What became of the record: `in the table`, `in quarantine`, `not read yet`, `no row`, `no place`."""
+    """What became of the record: `in the table`, `in quarantine`, `not read yet`, `no row`, `not shown`."""
     error: str = ""
     """Why it is in quarantine."""
     rows: tuple[ShownRow, ...] = ()
@@ -142,13 +142,17 @@ def _explored(
         errors = _quarantined(job, read)
     result = []
     for row in chain.from_iterable(batch.to_pylist() for batch in records):
-        shown = [_shown_row(item) for item in rows.rows.get(row["offset"], ())]
-        fate = "in the table" if shown else "no row" if not rows.note or rows.rows else "no place"
+        of_record = rows.rows.get(row["offset"], ())
         if position is None or row["offset"] >= position:
             fate = "not read yet"
         elif row["offset"] in errors:
             fate = "in quarantine"
-        result.append(_record(row, fate, errors.get(row["offset"], ""), tuple(shown), bytes_max))
+        elif any(item.exists for item in of_record):
+            fate = "in the table"
+        else:
+            fate = "no row" if not rows.note or rows.rows else "not shown"
+        shown = tuple(map(_shown_row, of_record))
+        result.append(_record(row, fate, errors.get(row["offset"], ""), shown, bytes_max))
     return rows.note, tuple(result)
 
 

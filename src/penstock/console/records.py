@@ -90,6 +90,8 @@ def visible(text: str) -> str:
 
 def _position(value: bytes, error: str) -> int | None:
     """Which character of the text the error names."""
+    if "truncated" in error:
+        return len(value.decode(errors="backslashreplace"))
     match = _AT.search(error)
     if match is None and error.startswith(_NOT_READ):
         try:

@@ -206,6 +206,8 @@ class TableRow:
     table: str = ""
     """The name of its type, if the job has several."""
     note: str = ""
+    exists: bool = True
+    """False: the values are those of a key that has no row now."""
 
 
 @dataclass(frozen=True, slots=True)

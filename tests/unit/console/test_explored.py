@@ -69,7 +69,7 @@ def test_rows_without_a_place_are_explained(tmp_path: Path) -> None:
     table.start(PLACE)
     table.commit(PLACE, Load(0, POSITION, range(POSITION)))
     result = explored(job, "10")
-    assert {*fates(result).values()} == {"no place"}
+    assert {*fates(result).values()} == {"not shown"}
     assert "place: none" in result.note
 
 

@@ -29,6 +29,7 @@ def test_json_is_shown_member_by_member_with_the_text_of_its_numbers() -> None:
         (b"ab\xffcd", "value is not UTF-8 at byte 2", ["\\xff"]),
         (b'{"id": "\xff"}', "value is not UTF-8", ["\\xff"]),
         (b'{"id": tru}', "not JSON", ["t"]),
+        (b'{"id": "a', "not JSON: input data was truncated", ["▮"]),
         (b'{"n": 1, "n": 2}', "n: given twice", ['"n" (given twice): 2']),
         (b'{"id": 1}', "other: is missing", []),
     ],

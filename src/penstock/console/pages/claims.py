@@ -38,7 +38,7 @@ link = Link("Claims", "claims", of_job=True)
 
 RECORDS_MAX = 50_000
 """Of the coordination topic, the newest, heartbeats among them."""
-CACHED_SECONDS = 3.0
+CACHED_SECONDS = 8.0
 EVENTS_SHOWN = 60
 ROWS_MAX = 200
 PARTITIONS_NAMED = 4

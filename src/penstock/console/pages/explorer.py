@@ -46,7 +46,7 @@ def _explored(request: Request, *, single: bool) -> Response:
         fault = error
     return render(
         request, "explorer.html", job=job, explored=result, fault=fault, around=around, single=single,
-        with_bytes=operates(request),
+        with_bytes=operates(request), still=True,
     )  # fmt: skip
 
 

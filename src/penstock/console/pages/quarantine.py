@@ -49,7 +49,7 @@ def record(request: Request) -> Response:
     records = quarantined.records_at(spec_of(request), params["topic"], params["partition"], params["offset"])
     if not records:
         raise HTTPException(404, "the record is not in quarantine: it was replayed or discarded")
-    return render(request, "quarantine_record.html", job=job_of(request), records=records)
+    return render(request, "quarantine_record.html", job=job_of(request), records=records, still=True)
 
 
 @reading
@@ -65,7 +65,13 @@ def preview(request: Request) -> Response:
     except PenstockError as error:
         fault = error
     return render(
-        request, "quarantine_preview.html", job=job_of(request), preview=result, contains=contains, fault=fault
+        request,
+        "quarantine_preview.html",
+        job=job_of(request),
+        preview=result,
+        contains=contains,
+        fault=fault,
+        still=True,
     )
 
 

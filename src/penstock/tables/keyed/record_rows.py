@@ -104,7 +104,8 @@ def _read(table: DeltaLog, file: ActiveFile, names: Sequence[str], keys: Sequenc
 def _shown(job: JobSpec[KeyedSpec], record: KeyedRecord, row: Mapping[str, object] | None) -> TableRow:
     if row is None:
         values = dict(zip(job.table.layout.keys, record.key, strict=True))
-        return TableRow(values, note="the key has no row now" + ("; the record deletes it" if record.deletes else ""))
+        note = "the key has no row now" + ("; the record deletes it" if record.deletes else "")
+        return TableRow(values, note=note, exists=False)
     values = {name: value for name, value in row.items() if name not in HIDDEN}
     sequence = int(str(row[SEQUENCE]))
     if sequence == record.sequence:

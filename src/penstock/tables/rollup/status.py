@@ -111,16 +111,16 @@ def _interval(window: Window, state: CloseState, files: Sequence[PartialsFile]) 
 def _windows_strip(window: Window, state: CloseState, files: Sequence[PartialsFile]) -> Strip:
     """The newest windows up to the last one with points."""
     open_from = window.start_of(state.closed_until_ms)
-    last_ms = max([file.last_ms for file in files], default=None)
-    if last_ms is None and state.closed_until_ms == LEAST_MS:
+    if not files and state.closed_until_ms == LEAST_MS:
         return Strip(window.name, ())
-    end = max(open_from, window.start_of(last_ms if last_ms is not None else open_from) + window.millis)
+    first = min([window.start_of(file.first_ms) for file in files], default=LEAST_MS)
+    end = max([open_from, *(window.start_of(file.last_ms) + window.millis for file in files)])
     cells = []
     for number in range(WINDOWS_SHOWN_MAX, 0, -1):
         start = end - number * window.millis
-        is_closed = start < open_from
+        is_closed = first <= start < open_from
         has_points = any(file.first_ms < start + window.millis and start <= file.last_ms for file in files)
-        label = (_shown(_instant(start)) or "").removesuffix("Z")
+        label = (_shown(_instant(start)) or "")[:-4]
         if is_closed or has_points:
             cells.append(Cell(label, CellState.CLOSED if is_closed else CellState.OPEN))
     return Strip(window.name, tuple(cells))

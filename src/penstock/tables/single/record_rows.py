@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.flow.write.names import parse_staged_name
+from penstock.job.kafka_types import PLACE
 from penstock.job.spec import DAY_FOLDER, JobSpec
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.table import DeltaLog
@@ -80,7 +81,9 @@ def _matching(
             rows = parquet.read_row_group(group, use_threads=False)
             rows = rows.filter(_at(rows, place, piece))
             for row in rows.to_pylist():
-                yield int(row[place["offset"]]), {**row, **shown}
+                # The places that were added are those of the record next to it.
+                values = {name: value for name, value in row.items() if name not in PLACE.values()}
+                yield int(row[place["offset"]]), {**values, **shown}
 
 
 def _at(rows: pa.Table, place: PlaceColumns, piece: Slice) -> pa.ChunkedArray:
