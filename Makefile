@@ -21,6 +21,8 @@ TESTS_AT_ONCE ?= -n 8 --dist loadfile --no-loadscope-reorder
 MEMORY_FOLDER := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 4000000 ] 2>/dev/null && echo /dev/shm)
 IN_MEMORY := $(if $(MEMORY_FOLDER),TMPDIR=$(MEMORY_FOLDER))
 
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo )env DEBIAN_FRONTEND=noninteractive
+
 VENV := .venv
 BIN := $(VENV)/bin
 ARCHIVES := $(VENV)/spark.jsa $(VENV)/broker.jsa
@@ -44,7 +46,7 @@ define retry
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check lint types compiled tests demo docs bench hdfs soak simulate chaos fmt lock clean require-python require-java
+.PHONY: help setup test browser check lint types compiled tests demo docs screenshots bench hdfs soak simulate chaos fmt lock clean require-python require-java
 
 # Tests start many processes: what they import is compiled once, also where the environment forbids it.
 unexport PYTHONDONTWRITEBYTECODE
@@ -56,7 +58,7 @@ setup: $(STAMP) ## what running needs, into .venv and .penstock; does nothing th
 
 test: $(DEV_PACKAGES) ## all checks and all tests
 	@# What needs no jars runs while they are fetched.
-	@$(MAKE) --no-print-directory --jobs 3 setup $(ARCHIVES) lint compiled types
+	@$(MAKE) --no-print-directory --jobs 4 setup $(ARCHIVES) browser lint compiled types
 	@$(MAKE) --no-print-directory tests
 
 check: lint types ## format, lint, import contracts, types; rewrites nothing
@@ -72,6 +74,12 @@ types: $(DEV_PACKAGES)
 # Pytest compiles tests in its own way: once here, and not in each of the processes that run them.
 compiled: $(DEV_PACKAGES)
 	@$(BIN)/pytest --collect-only -qq >/dev/null || true
+
+# The tests of the console use a real one, that of Debian and its children.
+browser:
+	$(call retry,{ command -v chromium && command -v chromedriver; } >/dev/null || { \
+		echo "setup: Chromium for the tests of the console; 100 MB by apt-get" && $(SUDO) apt-get -qq update && \
+		$(SUDO) apt-get -qq -y install --no-install-recommends chromium chromium-driver fonts-dejavu-core >/dev/null; })
 
 tests: setup $(DEV_PACKAGES)
 	@rm -f .pytest_cache/v/cache/lastfailed
@@ -103,6 +111,9 @@ chaos: setup $(DEV_PACKAGES) ## claims on a real broker: kills, pauses, joins an
 docs: $(DEV_PACKAGES) ## write the pages that are generated: docs/job-file.md and docs/metrics.md
 	$(BIN)/python -m docs.job_file.generate
 	$(BIN)/python -c "from penstock.watch.metrics import page; print(page(), end='')" > docs/metrics.md
+
+screenshots: $(DEV_PACKAGES) browser ## make the pictures of README.md and docs/console.md
+	$(BIN)/python -m docs.screenshots
 
 fmt: $(DEV_PACKAGES) ## rewrite the format and what lint can fix
 	$(BIN)/ruff format src tests benchmarks docs

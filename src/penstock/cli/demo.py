@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_text
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -25,12 +26,20 @@ def demo(
     place = folder or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     place.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    report = run_demo(place, lambda text: console.print(f"[bold]·[/bold] {text}"))
-    if json:
-        print(json_text.dumps(report.as_json()))
-    else:
-        _print(report, place, Console(file=sys.stdout, highlight=False, soft_wrap=True))
-    if not report.ok:
+    is_watched = sys.stdin.isatty() and sys.stdout.isatty() and not json and find_spec("starlette") is not None
+    reports = []
+
+    def finish(report: DemoReport, url: str) -> None:
+        reports.append(report)
+        if json:
+            print(json_text.dumps(report.as_json()))
+        else:
+            _print(report, place, Console(file=sys.stdout, highlight=False, soft_wrap=True))
+        if url:
+            console.input(f"\nThe console shows both jobs at [bold]{url}[/bold]\nPress Enter to end: ")
+
+    run_demo(place, lambda text: console.print(f"[bold]·[/bold] {text}"), finish, is_watched)
+    if not all(report.ok for report in reports):
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -48,6 +48,8 @@ METRICS = MetricSample(records=20_000, hosts=100)
 _RUN_SECONDS_MAX = 600.0
 _POLL_SECONDS = 0.02
 Show = Callable[[str], None]
+Finish = Callable[["DemoReport", str], None]
+"""Called with the report and the address of the console, which is empty without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,51 +88,70 @@ class DemoReport:
         return {"ok": self.ok, **values, "verify": [report.as_json() for report in self.verified]}
 
 
-def run_demo(folder: Path, show: Show) -> DemoReport:
-    """Everything on one machine, in `folder`; the broker is stopped at the end, tables and job files stay."""
+def run_demo(folder: Path, show: Show, finish: Finish, console: bool = False) -> None:
+    """Everything on one machine, in `folder`; tables and job files stay.
+
+    Broker and console, if there is one, are stopped once `finish` has shown the report.
+    """
     began = time.monotonic()
     table, windows_table = folder / "lake" / "web_requests", folder / "lake" / "rollups"
     job_path, rollup_path = folder / "web.yaml", folder / "rollups.yaml"
     show("starting a Kafka broker")
-    with Cluster.start(folder / "kafka") as cluster:
+    with Cluster.start(folder / "kafka") as cluster, ExitStack() as stack:
         create_topic(cluster.bootstrap, TOPIC, PARTITIONS)
+        job_path.write_text(job_file(cluster.bootstrap, TOPIC, str(table), SMALL_BATCHES))
+        # The grace is longer than event time advances, so that every closed window can be computed again.
+        rollup_path.write_text(
+            rollup_job(cluster.bootstrap, METRICS_TOPIC, str(windows_table), update_grace="30d"), encoding="utf-8"
+        )
+        url = stack.enter_context(_console(folder, job_path, rollup_path)) if console else ""
+        if console:
+            show(f"watch it at {url}")
         show(f"producing {SAMPLE.records:,} web requests over {SAMPLE.days} days, {SAMPLE.bad_records} of them bad")
         produce_values(cluster.bootstrap, TOPIC, web_requests(SAMPLE), PARTITIONS)
-        job_path.write_text(job_file(cluster.bootstrap, TOPIC, str(table), SMALL_BATCHES))
         show(f"penstock run {job_path.name}, and kill -9 in the middle of its second batch")
         staged = _run_and_kill(job_path, table)
         before = _rows(table)
         show(f"killed: {before:,} rows committed, {staged} files staged and invisible")
         show(f"producing {METRICS.records:,} metrics of {METRICS.series} series as Telegraf writes them")
         _produce_metrics(cluster.bootstrap)
-        # The grace is longer than event time advances, so that every closed window can be computed again.
-        rollup_path.write_text(
-            rollup_job(cluster.bootstrap, METRICS_TOPIC, str(windows_table), update_grace="30d"), encoding="utf-8"
-        )
         show(f"penstock run {job_path.name} {rollup_path.name}: the killed job continues, a rollup closes windows")
         _run_to_end(job_path, rollup_path)
         show("penstock verify, for both")
         job = load_job(job_path)
         verified = (verify(job), verify(load_job(rollup_path), values=Sample(None)))
-    show("reading the tables back with Polars and with Spark")
-    windows = pl.read_delta(str(windows_table)).with_columns(pl.col("interval").cast(pl.Enum(WINDOWS)))
-    by_interval = windows.group_by("interval").agg(pl.len(), pl.col("count").sum()).sort("interval")
-    return DemoReport(
-        produced=SAMPLE.records,
-        bad=SAMPLE.bad_records,
-        killed_with_staged_files=staged,
-        rows_before_kill=before,
-        rows_polars=_rows(table),
-        rows_spark=_rows_by_spark(table),
-        rows_by_day=_rows_by_day(table),
-        quarantined=_rows(Path(open_table(job.table, job.name).quarantine_url)),
-        points=METRICS.points,
-        windows=dict(by_interval.select("interval", "len").iter_rows()),
-        points_in_windows=dict(by_interval.select("interval", "count").iter_rows()),
-        example=_described(windows.sort("series", "interval", "window_start").row(0, named=True)),
-        verified=verified,
-        seconds=round(time.monotonic() - began, 1),
-    )
+        show("reading the tables back with Polars and with Spark")
+        windows = pl.read_delta(str(windows_table)).with_columns(pl.col("interval").cast(pl.Enum(WINDOWS)))
+        by_interval = windows.group_by("interval").agg(pl.len(), pl.col("count").sum()).sort("interval")
+        report = DemoReport(
+            produced=SAMPLE.records,
+            bad=SAMPLE.bad_records,
+            killed_with_staged_files=staged,
+            rows_before_kill=before,
+            rows_polars=_rows(table),
+            rows_spark=_rows_by_spark(table),
+            rows_by_day=_rows_by_day(table),
+            quarantined=_rows(Path(open_table(job.table, job.name).quarantine_url)),
+            points=METRICS.points,
+            windows=dict(by_interval.select("interval", "len").iter_rows()),
+            points_in_windows=dict(by_interval.select("interval", "count").iter_rows()),
+            example=_described(windows.sort("series", "interval", "window_start").row(0, named=True)),
+            verified=verified,
+            seconds=round(time.monotonic() - began, 1),
+        )
+        finish(report, url)
+
+
+@contextmanager
+def _console(folder: Path, *job_paths: Path) -> Iterator[str]:
+    """A console of these jobs, on a free port; gives its address."""
+    from penstock.console.access import Access  # noqa: PLC0415 - needs packages of the extra `console`
+    from penstock.console.server import served  # noqa: PLC0415
+    from penstock.console.state import watched_files  # noqa: PLC0415
+
+    access = Access(operate_locally=True)
+    with served(watched_files(job_paths), access, history=folder / "console.sqlite") as console:
+        yield console.url
 
 
 def _produce_metrics(bootstrap: str) -> None:

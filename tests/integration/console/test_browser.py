@@ -1,0 +1,169 @@
+"""The console in a real browser: live, on a phone, in the dark, by keyboard, without JavaScript."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from penstock.console.access import Access
+from penstock.console.server import Served, served
+from penstock.console.state import WatchedJob
+from penstock.job.spec import kafka_of
+from penstock.logs.kafka.log import KafkaLog
+from tests.support.browser import PHONE, Browser
+from tests.support.console import fleet
+from tests.support.kafka import Produce, Topics
+from tests.support.small_table import Load, SmallTable, small_job
+
+TOKEN = "a-token-for-reading-0123"
+PAGES = ("", "activity", "jobs/devices", "jobs/devices/settings", "jobs/devices/table")
+
+
+@contextmanager
+def showing(folder: Path, *jobs: WatchedJob, access: Access | None = None) -> Iterator[Served]:
+    """A console of these jobs; without any of those of the fleet, which no poller reads."""
+    with served({job.name: job for job in jobs}, access or Access(), history=folder / "history.sqlite") as console:
+        if not jobs:
+            console.state.jobs.update({job.name: job for job in fleet(folder, console.state.history)})
+        yield console
+
+
+def has_lag(browser: Browser, lag: int) -> bool:
+    """Whether the first tile of a job page shows this lag."""
+    return browser.text("#tiles .tile strong") == str(lag)
+
+
+def test_the_overview_leads_to_the_page_of_a_job_and_nothing_is_forbidden_or_fails(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with showing(tmp_path) as console:
+        browser.open(console.url)
+        verdicts = [item.text for item in browser.all(".jobs .verdict")]
+        assert verdicts == ["ERR", "STOP", "WARN", "OK", "OK", "OK", "OK"]
+        assert len(browser.all(".jobs .spark .dot")) == 7
+        browser.one(".jobs a[href='/jobs/devices']").click()
+        assert [item.text.split()[0] for item in browser.all(".pipe strong")] == [
+            "Log", "Claim", "Plan", "Write", "Commit", "Mirror",
+        ]  # fmt: skip
+        assert len(browser.all("#charts svg path.line")) >= 3
+        for page in PAGES:
+            browser.open(console.url + page)
+            browser.wait(
+                lambda: browser.text("#live-state") == "Live", "the stream"
+            ) if page != "jobs/devices/settings" else None
+        assert browser.faults() == []
+
+
+def test_lag_changes_on_the_open_page_while_a_load_runs(
+    browser: Browser, tmp_path: Path, topic: Topics, produce: Produce
+) -> None:
+    orders = topic()
+    table = SmallTable(small_job(topic.bootstrap, orders, tmp_path))
+    log = KafkaLog(kafka_of(table.job))
+    [partition] = log.partitions()
+    table.start(partition)
+    produce(orders, [b'{"id": 1}'] * 40)
+    job = WatchedJob("orders", None, table.job)
+    with showing(tmp_path, job) as console:
+        browser.open(f"{console.url}jobs/orders")
+        browser.driver.execute_script("window.untouched = true")
+        browser.wait(partial(has_lag, browser, 40), "a lag of 40")
+        for start in range(0, 30, 10):
+            table.commit(partition, Load(start, start + 10, list(range(start, start + 10))))
+            console.state.read_soon("orders")
+            browser.wait(partial(has_lag, browser, 30 - start), f"a lag of {30 - start}")
+        produce(orders, [b'{"id": 1}'] * 25)
+        browser.wait(partial(has_lag, browser, 35), "a lag of 35, from the poller alone")
+        assert len(browser.all("#commits tbody tr")) == 3
+        assert browser.driver.execute_script("return window.untouched") is True
+        assert browser.faults() == []
+    log.close()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_page_is_wider_than_a_phone(browser: Browser, tmp_path: Path, page: str) -> None:
+    with showing(tmp_path) as console:
+        browser.size(*PHONE)
+        browser.open(console.url + page)
+        assert not browser.overflows()
+        headings = [item for item in browser.all("h1") if item.is_displayed()]
+        assert len(headings) == 1
+
+
+def test_dark_follows_the_browser_and_the_button_overrides_it_for_good(browser: Browser, tmp_path: Path) -> None:
+    def is_dark() -> bool:
+        colour = browser.one("body").value_of_css_property("background-color")
+        return max(map(int, re.findall(r"\d+", colour)[:3])) < 128
+
+    with showing(tmp_path) as console:
+        browser.open(console.url)
+        assert not is_dark()
+        browser.scheme("dark")
+        assert is_dark()
+        button = browser.one(".theme")
+        button.click()
+        assert button.text == "Theme: light" and not is_dark()
+        browser.open(f"{console.url}jobs/devices")
+        assert not is_dark()
+        browser.scheme("light")
+        browser.one(".theme").click()
+        assert is_dark()
+
+
+def test_without_javascript_pages_links_forms_and_logins_work(browser: Browser, tmp_path: Path) -> None:
+    with showing(tmp_path, access=Access(read_tokens={TOKEN: "rita"})) as console:
+        browser.without_scripts()
+        browser.open(f"{console.url}jobs/web-requests")
+        browser.one("#token").send_keys("wrong")
+        browser.one("main button").click()
+        assert "Wrong token" in browser.text()
+        browser.one("#token").send_keys(TOKEN + Keys.ENTER)
+        assert browser.text("h1") == "Jobs" and len(browser.all(".jobs .verdict")) == 7
+        browser.one(".jobs a[href='/jobs/web-requests']").click()
+        browser.one(".filter input[name=q]").send_keys("web/7")
+        browser.one(".filter button").click()
+        assert "1 of 8 partitions" in browser.text("#partitions")
+        browser.one(".range a[href='?range=24h']").click()
+        assert browser.text(".range a[aria-current]") == "24h"
+        browser.one(".chart summary").click()
+        assert len(browser.all(".chart table tr")) > 10
+        browser.one(".tools form button").click()
+        assert browser.text("h1") == "Log in"
+        browser.open(console.url)
+        assert browser.text("h1") == "Log in"
+
+
+def test_the_keyboard_reaches_everything_with_a_visible_focus(browser: Browser, tmp_path: Path) -> None:
+    with showing(tmp_path) as console:
+        browser.open(console.url)
+        reached = []
+        for _ in range(13):
+            browser.driver.switch_to.active_element.send_keys(Keys.TAB)
+            focused = browser.driver.switch_to.active_element
+            assert focused.value_of_css_property("outline-style") == "solid"
+            reached.append(focused.text)
+        assert reached[0] == "Skip to the content"
+        assert [text for text in reached if text in ("payments", "metrics-rollup", "devices")] == [
+            "payments", "metrics-rollup", "devices",
+        ]  # fmt: skip
+        browser.one(".jobs a[href='/jobs/payments']").send_keys(Keys.ENTER)
+        browser.wait(lambda: browser.text("h1") == "payments", "the page of the job")
+
+
+def test_a_console_that_goes_away_is_shown_and_the_page_follows_it_once_it_is_back(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with showing(tmp_path) as console:
+        url, port = console.url, console.state.access.port
+        browser.open(url)
+        browser.wait(lambda: browser.text("#live-state") == "Live", "the stream")
+    browser.wait(lambda: browser.text("#live-state") == "Not live", "the end of the stream")
+    with showing(tmp_path, access=Access(port=port)):
+        browser.wait(lambda: browser.text("#live-state") == "Live", "the stream")
+        assert len(browser.all(".jobs .verdict")) == 7
