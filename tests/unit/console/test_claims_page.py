@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.claims.admin.history import JudgedRecord, RecordVerdict, Tenure
-from penstock.claims.protocol.records import ForgettingMember, MemberId, ReleaseGroup
+from penstock.claims.protocol.records import ClaimingPartition, ClaimRequest, ForgettingMember, MemberId, ReleaseGroup
 from penstock.console.access import Access
-from penstock.console.pages.claims import LEFT, ROWS_MAX, WIDTH, event_of, timeline_of
+from penstock.console.pages.claims import LEFT, ROWS_MAX, WIDTH, event_of, owners_before, timeline_of
 from penstock.logs.log import Partition
 from tests.support.console import console, watched
 
@@ -47,9 +47,17 @@ def test_changes_are_sentences_and_refusals_are_named() -> None:
     paused = ReleaseGroup(who=ANNA, seq=2, pause_id="p", for_seconds=60.0, reason="deploy")
     refused = JudgedRecord(2, 6.0, paused, RecordVerdict.REFUSED, "it is paused")
     assert [event and (event.kind, event.text) for event in map(event_of, (gone, refused))] == [
-        ("takeover", "bert was silent: anna declared it gone"),
+        ("gone", "anna declared bert gone"),
         ("pause", "anna paused the group for 60 s: deploy (refused: it is paused)"),
     ]
+
+
+def test_a_claim_after_another_member_is_a_takeover() -> None:
+    before = owners_before([Tenure(place(0), "bert", 1, 1.0, 2.0), Tenure(place(0), "anna", 2, 3.0)])
+    claim = ClaimingPartition(who=ANNA, seq=1, requests=(ClaimRequest(place(0), 1), ClaimRequest(place(1), 0)))
+    event = event_of(JudgedRecord(1, 3.0, claim, RecordVerdict.APPLIED), before)
+    assert event is not None
+    assert (event.kind, event.text) == ("takeover", "anna claimed orders/0, orders/1, held by bert before")
 
 
 def test_a_job_without_a_group_is_explained(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 
 PLACE = Partition("orders", "topic-id", 0)
 SCRIPT = b'{"id": "<script>alert(1)</script>"}'
-HOSTILE = {
+HOSTILE: dict[int, tuple[bytes | None, str]] = {
     0: (SCRIPT, 'id: expected long, found string "<script>alert(1)</script>"'),
     1: (b'{"id": 1, "extra": "x"}', "extra: is not a column"),
     2: (b"\xff\x00\x1b[31m", "value is not UTF-8 at byte 0"),
@@ -44,7 +44,9 @@ def operated(client: TestClient, path: str, **fields: str) -> int:
 
 
 def test_reasons_are_counted_and_choose_the_records_that_are_shown(tmp_path: Path) -> None:
-    contents = {n: (b'{"id": "x"}', f'id: expected long, found string "{n}"') for n in range(30)}
+    contents: dict[int, tuple[bytes | None, str]] = {
+        n: (b'{"id": "x"}', f'id: expected long, found string "{n}"') for n in range(30)
+    }
     job = job_with_quarantine(tmp_path, {**contents, 30: (b"", "value is empty")})
     with console(tmp_path, job, access=Access(operate_locally=True)) as client:
         page = client.get(URL).text

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
+from types import MappingProxyType
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -33,6 +35,7 @@ from penstock.errors import PenstockError, UserError
 from penstock.job.faults import InvalidValueError
 from penstock.job.spec import ClaimsSpec, JobSpec, kafka_of
 from penstock.job.values import parse_duration
+from penstock.logs.log import Partition
 
 link = Link("Claims", "claims", of_job=True)
 
@@ -46,6 +49,7 @@ PAUSE_SECONDS_MAX = 10.0
 """How long a pause is followed; the page shows who still holds something."""
 WIDTH, ROW, LEFT = 960, 22, 150
 COLOURS = 8
+DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +166,19 @@ def group_of(job: JobSpec) -> CoordinatedGroup:
 def overview_of(group: CoordinatedGroup) -> Overview:
     listing, history = admin.overview(group, RECORDS_MAX)
     first_at = min([record.at for record in history.records], default=listing.at)
-    events = [event for record in reversed(history.records) if (event := event_of(record)) is not None]
+    before = owners_before(history.tenures)
+    events = [event for record in reversed(history.records) if (event := event_of(record, before)) is not None]
     return Overview(listing, timeline_of(history.tenures, first_at, listing.at), tuple(events[:EVENTS_SHOWN]))
+
+
+def owners_before(tenures: Sequence[Tenure]) -> dict[tuple[Partition, float | None], str]:
+    """Who held a partition before another member took it, by partition and time."""
+    ordered = sorted(tenures, key=lambda tenure: (tenure.partition, tenure.token))
+    return {
+        (after.partition, after.start_at): before.owner
+        for before, after in pairwise(ordered)
+        if before.partition == after.partition and before.owner != after.owner
+    }
 
 
 def timeline_of(tenures: Sequence[Tenure], start: float, end: float) -> Timeline:
@@ -174,12 +189,14 @@ def timeline_of(tenures: Sequence[Tenure], start: float, end: float) -> Timeline
     for tenure in sorted(tenures, key=lambda tenure: (tenure.partition, tenure.start_at or start)):
         since, until = max(start, tenure.start_at or start), min(end, tenure.end_at or end)
         x, width = LEFT + (WIDTH - LEFT) * (since - start) / span, (WIDTH - LEFT) * max(0.0, until - since) / span
-        times = f"{_clock(tenure.start_at) or 'before'} to {_clock(tenure.end_at) or 'now'}"
-        title = f"{tenure.partition}: {tenure.owner}, token {tenure.token}, {times}"
+        spoken = f"{_clock(tenure.start_at) or 'before'} to {_clock(tenure.end_at) or 'now'}"
+        title = f"{tenure.partition}: {tenure.owner}, token {tenure.token}, {spoken}"
         rows.setdefault(str(tenure.partition), []).append(
             Bar(x, max(2.0, width), owners.index(tenure.owner) % COLOURS, title)
         )
-    marks = [(LEFT + (WIDTH - LEFT) * part / 4, _clock(start + span * part / 4) or "") for part in range(5)]
+    shape = "%H:%M:%S" if span < DAY_SECONDS else "%m-%d %H:%M"
+    times = [(part / 4, datetime.fromtimestamp(start + span * part / 4, UTC)) for part in range(5)]
+    marks = [(LEFT + (WIDTH - LEFT) * share, at.strftime(shape)) for share, at in times]
     shown = list(rows.items())[:ROWS_MAX]
     return Timeline(
         tuple((name, tuple(bars)) for name, bars in shown),
@@ -189,7 +206,9 @@ def timeline_of(tenures: Sequence[Tenure], start: float, end: float) -> Timeline
     )
 
 
-def event_of(judged: JudgedRecord) -> GroupEvent | None:
+def event_of(
+    judged: JudgedRecord, before: Mapping[tuple[Partition, float | None], str] = MappingProxyType({})
+) -> GroupEvent | None:
     """A record as a sentence; None for those that only members need. What was refused is said so."""
     record = judged.record
     if record is None:
@@ -201,14 +220,17 @@ def event_of(judged: JudgedRecord) -> GroupEvent | None:
         case LeavingGroup():
             kind, text = "leave", f"{who} left"
         case ForgettingMember():
-            kind, text = "takeover", f"{record.client_id} was silent: {who} declared it gone"
+            kind, text = "gone", f"{who} declared {record.client_id} gone"
         case ClaimingPartition():
-            kind, text = "claim", f"{who} claimed {_names(partitions_of(record))}"
+            claimed = partitions_of(record)
+            others = {before[partition, judged.at] for partition in claimed if (partition, judged.at) in before}
+            kind, text = "takeover" if others else "claim", f"{who} claimed {_names(claimed)}"
+            text += f", held by {_names(sorted(others))} before" if others else ""
         case ReleasingPartition():
             reason = f": {record.reason}" if record.reason else ""
             kind, text = "release", f"{who} released {_names(partitions_of(record))}{reason}"
         case FreeingPartition():
-            kind, text = "takeover", f"{who} freed {record.partition}" + (f": {record.reason}" if record.reason else "")
+            kind, text = "freed", f"{who} freed {record.partition}" + (f": {record.reason}" if record.reason else "")
         case ReleaseGroup():
             until = "" if record.for_seconds is None else f" for {record.for_seconds:g} s"
             kind, text = "pause", f"{who} paused the group{until}" + (f": {record.reason}" if record.reason else "")

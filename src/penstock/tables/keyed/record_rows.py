@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import and_, or_
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from penstock.flow.columns.fitting import fit_columns
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.files import ActiveFile, refuse_deletion_vectors
 from penstock.lake.delta.table import DeltaLog
 from penstock.logs.log import Batch, Slice
 from penstock.proof.subject import staged_files
+from penstock.quarantine.rows import where
 from penstock.storage import open_storage
-from penstock.tables.keyed.files import files_by_bucket
+from penstock.tables.keyed.files import chunk_store, files_by_bucket
 from penstock.tables.keyed.layout import DELETE, HIDDEN, SEQUENCE, key_frame
-from penstock.tables.keyed.merging.chunks import file_schema
 from penstock.tables.keyed.merging.runs import parts_by_bucket, read_part
 from penstock.tables.keyed.preview import KeyedPreview
 from penstock.tables.keyed.spec import KeyedSpec
@@ -77,28 +74,21 @@ def _record(preview: KeyedPreview, job: JobSpec[KeyedSpec], piece: Slice, record
 
 def _rows(table: DeltaLog, job: JobSpec[KeyedSpec], records: Sequence[KeyedRecord]) -> dict[Key, dict[str, object]]:
     """The rows of these keys, from the files of their buckets that may have them by their statistics."""
-    layout, rows = job.table.layout, dict[Key, dict[str, object]]()
+    layout, rows, store = job.table.layout, dict[Key, dict[str, object]](), chunk_store(job.table, table)
     buckets = files_by_bucket(table.active_files(layout.keys))
     for bucket in {record.bucket for record in records}:
         keys = {record.key for record in records if record.bucket == bucket}
         for file in buckets.get(bucket, ()):
             if near := [key for key in keys if _may_hold(file, layout.keys, key)]:
-                for row in _read(table, file, layout.keys, near):
-                    rows[tuple(row[name] for name in layout.keys)] = row
+                held = store.read(file.path)
+                is_near = reduce(pc.or_, (where(held, **dict(zip(layout.keys, key, strict=True))) for key in near))
+                rows |= {tuple(row[name] for name in layout.keys): row for row in held.filter(is_near).to_pylist()}
     return rows
 
 
 def _may_hold(file: ActiveFile, names: Sequence[str], key: Key) -> bool:
     spans = ((file.spans[name], value) for name, value in zip(names, key, strict=True))
     return all(span is None or span[0] <= value <= span[1] for span, value in spans)
-
-
-def _read(table: DeltaLog, file: ActiveFile, names: Sequence[str], keys: Sequence[Key]) -> Iterator[dict[str, object]]:
-    is_key = [reduce(and_, (pc.field(name) == value for name, value in zip(names, key, strict=True))) for key in keys]
-    with table.storage().open_reader(file.path) as source:
-        rows = pq.read_table(source, filters=reduce(or_, is_key), use_threads=False, partitioning=None)
-    for batch in rows.to_batches():
-        yield from fit_columns(batch, file_schema(table.schema)).to_pylist()
 
 
 def _shown(job: JobSpec[KeyedSpec], record: KeyedRecord, row: Mapping[str, object] | None) -> TableRow:
