@@ -44,10 +44,9 @@ def operated(client: TestClient, path: str, **fields: str) -> int:
 
 
 def test_reasons_are_counted_and_choose_the_records_that_are_shown(tmp_path: Path) -> None:
-    contents: dict[int, tuple[bytes | None, str]] = {
-        n: (b'{"id": "x"}', f'id: expected long, found string "{n}"') for n in range(30)
-    }
-    job = job_with_quarantine(tmp_path, {**contents, 30: (b"", "value is empty")})
+    contents: dict[int, tuple[bytes | None, str]] = {30: (b"", "value is empty")}
+    contents |= {n: (b'{"id": "x"}', f'id: expected long, found string "{n}"') for n in range(30)}
+    job = job_with_quarantine(tmp_path, contents)
     with console(tmp_path, job, access=Access(operate_locally=True)) as client:
         page = client.get(URL).text
         assert "31 in quarantine" in page
