@@ -13,6 +13,7 @@ from rich.console import Console
 
 from benchmarks.claims.compare import ClaimsBench, bench_claims
 from benchmarks.claims.virtual import virtual_cost
+from benchmarks.console import bench_console
 from benchmarks.fanout import bench_fanout
 from benchmarks.hot import bench_hot
 from benchmarks.ingest import bench_ingest
@@ -145,6 +146,17 @@ def rollup(
 ) -> None:
     """Telegraf metrics into windows of 1m, 10m, 1h and 24h, against Spark Structured Streaming."""
     _print(bench_rollup(records, series, rounds, _report), json)
+
+
+@app.command()
+def console(json: Json = False) -> None:
+    """The console with 50 jobs, 1,000 partitions, a week of history, and 200 open pages."""
+    result = bench_console(_report)
+    if json:
+        print(json_text.dumps(result))
+    else:
+        for name, value in result.items():
+            print(f"{name}: {value}")
 
 
 def _report(text: str) -> None:

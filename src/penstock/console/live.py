@@ -23,6 +23,7 @@ class Live:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._closed = False
         self._pages: dict[asyncio.Event, tuple[asyncio.AbstractEventLoop, set[str]]] = {}
 
     def publish(self, job: str) -> None:
@@ -31,6 +32,11 @@ class Live:
                 changed.add(job)
                 if not loop.is_closed():
                     loop.call_soon_threadsafe(event.set)
+
+    def close(self) -> None:
+        """End every stream; pages connect again on their own."""
+        self._closed = True
+        self.publish("")
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -42,7 +48,7 @@ class Live:
             self._pages[event] = (asyncio.get_running_loop(), set())
         try:
             yield "retry: 3000\n\n"
-            while True:
+            while not self._closed:
                 try:
                     await asyncio.wait_for(event.wait(), PING_SECONDS)
                 except TimeoutError:
@@ -52,7 +58,8 @@ class Live:
                     loop, changed = self._pages[event]
                     self._pages[event] = (loop, set())
                     event.clear()
-                yield f"data: {json.dumps(sorted(changed))}\n\n"
+                if not self._closed:
+                    yield f"data: {json.dumps(sorted(changed))}\n\n"
         finally:
             with self._lock:
                 del self._pages[event]

@@ -24,6 +24,18 @@ STOP_SECONDS_MAX = 1
 HISTORY = "console.sqlite"
 
 
+class _Server(uvicorn.Server):
+    """Ends the streams of open pages first: a stop would wait for them."""
+
+    def __init__(self, config: uvicorn.Config, state: ConsoleState) -> None:
+        super().__init__(config)
+        self._state = state
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._state.live.close()
+        await super().shutdown(sockets)
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
     """A console that answers at `url` while its block runs; `run` lets it answer in the caller's thread."""
@@ -68,7 +80,7 @@ def opened(
     url = f"http{'s' if access.tls else ''}://{host}:{access.port}/"
     try:
         with Poller(state):
-            yield Served(url, state, uvicorn.Server(config), listening)
+            yield Served(url, state, _Server(config, state), listening)
     finally:
         state.children.close()
         state.history.close()

@@ -44,7 +44,13 @@ async function refresh() {
     if (answer.redirected && new URL(answer.url).pathname === "/login") { location.reload(); return; }
     if (answer.ok) {
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      page.querySelectorAll("[data-live][id]").forEach(replace);
+      const fresh = [...page.querySelectorAll("[data-live][id]")];
+      if (fresh.every((item) => document.getElementById(item.id))) {
+        fresh.forEach(replace);
+      } else {
+        // The page has other parts now, such as those of a job that was read for the first time.
+        document.querySelector("main").replaceWith(document.importNode(page.querySelector("main"), true));
+      }
     }
   } catch { /* the stream shows that the console is away */ }
   running = false;
