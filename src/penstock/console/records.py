@@ -198,6 +198,8 @@ def cell_text(value: object) -> str:
             text = value
         case bytes():
             text = value[: CELL_CHARACTERS_MAX + 1].decode(errors="backslashreplace")
+        case bool():
+            text = "true" if value else "false"
         case datetime():
             text = value.isoformat().replace("+00:00", "Z")
         case dict() | list() | tuple():

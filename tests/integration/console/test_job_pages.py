@@ -99,7 +99,7 @@ def test_the_explorer_shows_records_next_to_what_became_of_them(
     first = fates("devices", "0")
     assert "the key has no row now" in first["0"]
     assert "another record wrote this row" in first["1"]
-    assert "a window sums up many records" in (fates("metrics", "0"), page.text())[1]
+    assert "A window sums up many records" in (fates("metrics", "0"), page.text())[1]
     page.one("a[rel=next]").click()
     page.one("input[name=at]").send_keys("yesterday")
     page.one("form button").click()

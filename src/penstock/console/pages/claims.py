@@ -211,7 +211,8 @@ def event_of(
 ) -> GroupEvent | None:
     """A record as a sentence; None for those that only members need. What was refused is said so."""
     record = judged.record
-    if record is None:
+    is_race = isinstance(record, ForgettingMember) and judged.verdict is RecordVerdict.REFUSED
+    if record is None or is_race:
         return None
     who = record.who.client_id
     match record:

@@ -24,8 +24,8 @@ from penstock.tables.keyed.preview import KeyedPreview
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.kind import RecordRows, TableRow
 
-WITHOUT_SQL = RecordRows(note="the key of a record is computed by `sql:`, which needs Spark")
-NOTE = "shown is the row that the key of the record has now, which a newer record may have written"
+WITHOUT_SQL = RecordRows(note="The key of a record is computed by `sql:`, which needs Spark")
+NOTE = "Shown is the row that the key of the record has now, which a newer record may have written"
 Key = tuple[object, ...]
 
 

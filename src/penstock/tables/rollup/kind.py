@@ -75,7 +75,7 @@ class RollupKind(SingleKind):
         return vacuum(partials, dry_run=request.dry_run, alongside=[(_windows_table(job, environment), windows_rules)])
 
     def record_rows(self, job: JobSpec, piece: Slice, records: Sequence[pa.RecordBatch]) -> RecordRows:
-        return RecordRows(note="a window sums up many records: no row is that of one record")
+        return RecordRows(note="A window sums up many records: no row is that of one record")
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings | None:
         return super().listings(partials_job(job_of(job, RollupSpec)), environment)

@@ -20,7 +20,7 @@ from penstock.tables.kind import RecordRows, TableRow
 
 FILES_MAX = 200
 """Of a table, the newest of those that may hold a row of the records."""
-NO_PLACE = RecordRows(note=f"rows do not carry the place of their record: {PLACE_REMEDY}")
+NO_PLACE = RecordRows(note=f"Rows do not carry the place of their record: {PLACE_REMEDY}")
 
 
 def placed_rows(job: JobSpec, piece: Slice, tables: Iterable[tuple[str, DeltaLog]]) -> RecordRows:
