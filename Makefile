@@ -46,7 +46,7 @@ define retry
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test browser check lint types compiled tests demo docs screenshots bench hdfs soak simulate chaos fmt lock clean require-python require-java
+.PHONY: help setup test browser check lint types compiled tests demo docs screenshots dashboards bench hdfs soak simulate chaos fmt lock clean require-python require-java
 
 # Tests start many processes: what they import is compiled once, also where the environment forbids it.
 unexport PYTHONDONTWRITEBYTECODE
@@ -114,6 +114,16 @@ docs: $(DEV_PACKAGES) ## write the pages that are generated: docs/job-file.md an
 
 screenshots: $(DEV_PACKAGES) browser ## make the pictures of README.md and docs/console.md
 	$(BIN)/python -m docs.screenshots
+
+# Without root: Debian's package is unpacked and not installed.
+PROMTOOL = $(or $(shell command -v promtool),.penstock/prometheus/usr/bin/promtool)
+dashboards: $(PROMTOOL) ## check and test deploy/prometheus with Prometheus' own promtool (20 MB, once)
+	$(PROMTOOL) check rules deploy/prometheus/rules.yaml
+	$(PROMTOOL) test rules deploy/prometheus/rules-test.yaml
+
+.penstock/prometheus/usr/bin/promtool:
+	@mkdir -p .penstock/prometheus
+	cd .penstock/prometheus && apt-get download prometheus && dpkg -x prometheus_*.deb .
 
 fmt: $(DEV_PACKAGES) ## rewrite the format and what lint can fix
 	$(BIN)/ruff format src tests benchmarks docs

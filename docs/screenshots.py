@@ -13,7 +13,7 @@ from tests.support.console import fleet
 IMAGES = Path(__file__).parent / "images"
 PICTURES = {
     "overview": ("", (1120, 640), "light"),
-    "job": ("jobs/devices", (1120, 930), "light"),
+    "job": ("jobs/devices", (1280, 1000), "light"),
     "phone": ("", (390, 760), "dark"),
 }
 """By name: the page, the size of the screen, and the colours."""

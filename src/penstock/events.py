@@ -181,6 +181,17 @@ class CompactionFailed(Event, level=Level.WARNING):
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a batch added to one table."""
+
+    columns: Mapping[str, str]
+    """Names with types."""
+    rows: int
+    size_bytes: int
+    files: int
+
+
 class BatchCommitted(Event):
     batch: str
     version: int | None
@@ -198,6 +209,8 @@ class BatchCommitted(Event):
     slices: Mapping[str, tuple[int, int]] = field(default_factory=dict, metadata=UNLOGGED)
     """Start and end by partition."""
     file_sizes: Sequence[int] = field(default=(), metadata=UNLOGGED)
+    outputs: Mapping[str, Output] = field(default_factory=dict, metadata=UNLOGGED)
+    """By type; of a table without types under an empty name."""
 
 
 class Mirrored(Event, level=Level.DEBUG):

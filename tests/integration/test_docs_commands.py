@@ -23,7 +23,7 @@ from tests.support.processes import free_port
 from tests.support.wal import served
 
 RUN = re.compile(r"penstock run (\S+) --once(?: +#.*)?")
-WAL_PORT = "7070"
+WAL_PORT, CONSOLE_PORT = "7070", "7080"
 FIRST_TABLE = "first-table"
 """The folder of blocks that are run in a new folder."""
 SHELL_BLOCKS = [block for block in blocks("sh") if block.folder]
@@ -82,7 +82,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> tuple
     forked.start()
     with spark_jvms.lent() as spark:
         done = subprocess.run(
-            ["bash", "-c", script().replace(WAL_PORT, port)],
+            ["bash", "-c", script().replace(WAL_PORT, port).replace(CONSOLE_PORT, str(free_port()))],
             cwd=place,
             env={
                 **os.environ,

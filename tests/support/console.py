@@ -98,24 +98,26 @@ def fleet(folder: Path, history: History) -> list[WatchedJob]:
         spec = load_job(path, {"KAFKA_BROKERS": "broker-1:9092"})
         job.spec = replace(spec, name=name, log=replace(spec.log, topics=(topic,)))
         job.text = path.read_text().replace(spec.name, name)
-        remember(job, history, number, rising=judgement is not None and judgement.verdict is Verdict.STOP)
+        verdict = judgement.verdict if judgement else Verdict.OK
+        remember(job, history, number, rising=verdict in (Verdict.WARN, Verdict.STOP), stopped=verdict is Verdict.STOP)
         if judgement:
             history.note("verdict", name, judgement.verdict, detail=judgement.reason)
         jobs.append(job)
     return jobs
 
 
-def remember(job: WatchedJob, history: History, seed: int, seconds: int = DAY, rising: bool = False) -> None:
-    """Give a job a history up to its status: waves of lag and throughput."""
+def remember(job: WatchedJob, history: History, seed: int, rising: bool = False, stopped: bool = False) -> None:
+    """Give a job a day of history up to its status: waves of lag and throughput."""
     assert job.status is not None
     now, random = int(time.time()), Random(seed)
     newest = points_of(job.status, now)
-    ages = sorted({age for tier, kept in TIERS for age in range(0, min(kept, seconds), tier)}, reverse=True)
+    ages = sorted({age for tier, kept in TIERS for age in range(0, min(kept, DAY), tier)}, reverse=True)
     for age in ages:
         wave = sin((age + seed * 977) / 2_900)
-        share = max(0.0, 1 - age / 900) if rising else 1 + (0.5 * wave + random.uniform(-0.2, 0.2) if age else 0)
+        noise = random.uniform(-0.2, 0.2) if age else 0.0
+        share = max(0.05, 1 - age / 900) + noise / 10 if rising else 1 + (0.5 * wave + noise if age else 0)
         # Less is read at some times than at others; a job that has stopped reads nothing.
-        read = int(max(0, age - 830) * 1_300 if rising else age * 1_300 + 900_000 * wave + random.uniform(0, 1_500))
+        read = int(max(0, age - 830) * 1_300 if stopped else age * 1_300 + 900_000 * wave + random.uniform(0, 1_500))
         history.observe(job.name, {
             key: Point(now - age, None if point.lag is None else int(point.lag * share),
                        int((point.age or 0) * share), point.read - read // len(newest) * (1 if key else len(newest)))

@@ -32,6 +32,7 @@ from penstock.logs.log import (
 BATCH_RECORDS = 4
 RECORD_BYTES_MAX = 1024 * 1024 + 12
 """Of Kafka's topics, unless their `max.message.bytes` differs."""
+RETENTION_MS = 7 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,10 @@ class MemoryLog:
 
     def compacted(self, topic: str) -> bool | None:
         return self.is_compacted
+
+    def retention_seconds(self, topic: str) -> float | None:
+        kept_ms = int(self.settings.get(topic, {}).get("retention.ms", RETENTION_MS))
+        return kept_ms / 1000 if kept_ms >= 0 else None
 
     def record_bytes_max(self, topic: str) -> int:
         return int(self.settings.get(topic, {}).get("max.message.bytes", RECORD_BYTES_MAX))

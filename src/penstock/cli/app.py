@@ -24,7 +24,7 @@ VERBS = {
     "check": ("check", "Report all faults of job files."),
     "run": ("run", "Run jobs: write every record of their topics to their tables once."),
     "load": ("maintenance", "Load Parquet files into a keyed table."),
-    "status": ("status", "Show positions, lag, types, last commit, quarantine and alerts."),
+    "status": ("status", "Show verdicts, positions, lag, types, last commit, quarantine and alerts."),
     "console": ("console", "Serve web pages that show jobs: lag, commits, quarantine."),
     "verify": ("verify", "Compare log and table: prove that every record is there once."),
     "compact": ("maintenance", "Merge small files; the job may be running."),

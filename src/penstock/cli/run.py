@@ -17,6 +17,7 @@ from penstock.serving import PORT_MAX
 from penstock.tables.registry import failpoint, kind_of, load_jobs
 from penstock.watch.endpoint import Address, Readiness, served
 from penstock.watch.judging import Judging
+from penstock.watch.lineage import Lineage
 from penstock.watch.listeners import AlertChanges, Listeners, LogLines
 from penstock.watch.live import LiveDisplay
 from penstock.watch.metrics import Metrics
@@ -38,6 +39,9 @@ def run(
         int | None,
         typer.Option(metavar="PORT", min=0, max=PORT_MAX, help="Serve the console on 127.0.0.1:PORT; 0: any free one."),
     ] = None,
+    lineage: Annotated[
+        bool, typer.Option("--lineage", help="Send an OpenLineage event for each commit; configured as its client.")
+    ] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="Show what the next batch would write; no Spark.")] = False,
     records: Annotated[
         int | None,
@@ -50,8 +54,9 @@ def run(
     """
     specs = load_jobs(jobs)
     if dry:
-        if once or metrics or console is not None:
-            raise UserError("--dry-run reads one batch and ends", hint="leave out --once, --metrics and --console")
+        if once or metrics or lineage or console is not None:
+            hint = "leave out --once, --metrics, --lineage and --console"
+            raise UserError("--dry-run reads one batch and ends", hint=hint)
         from penstock.cli.dry_run import show_dry_runs  # noqa: PLC0415 - the run itself needs Spark
 
         show_dry_runs(specs, records or DRY_RECORDS, json)
@@ -68,6 +73,7 @@ def run(
         ready = [Readiness(job) for job in specs]
         if gauges is not None:
             stack.enter_context(served(Address.of(metrics), gauges.registry, ready))
+        sender = stack.enter_context(Lineage()) if lineage else None
         display = stack.enter_context(LiveDisplay()) if as_text else None
         steps = stack.enter_context(_console(specs, console)) if console is not None else {}
 
@@ -77,6 +83,8 @@ def run(
                 # First the counters: a batch is counted before it is reported.
                 listeners += [gauges.listener(job.name, kind_of(job)), ready[specs.index(job)]]
             listeners += [steps[job.name]] if steps else []
+            if sender is not None:
+                listeners.append(sender.listener(job))
             listeners.append(AlertChanges(LogLines(job.name) if display is None else display.listener(job.name)))
             return Judging(job, Listeners(*listeners))
 

@@ -1,4 +1,4 @@
-"""`penstock status`: positions, lag and alerts of jobs."""
+"""`penstock status`: verdicts, positions, lag and alerts of jobs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.tables import cell, duration, table
+from penstock.cli.tables import cell, table
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.reporting.model import UNKNOWN, JobStatus, PartitionStatus
+from penstock.reporting.verdicts import Verdict, duration
 from penstock.tables.registry import kind_of, load_job
 from penstock.watch.status import status as status_of
 
@@ -29,14 +30,34 @@ GUTTER = 2
 EXIT_NOT_COMPLETE = 1
 EXIT_ALERT = 1
 WATCH_SECONDS = 2.0
-HEADINGS = ("partition", "position", "lag", "age", "written", "superseded", "quarantined")
+HEADINGS = ("partition", "verdict", "position", "lag", "age", "written", "superseded", "quarantined")
 """Shown without --verbose: a line of 80 columns."""
 WIDTH_IN_FILES = 200
 """Of output that is not a terminal, so that nothing is cut."""
 
 
+REASONS_SHOWN = 10
+SPARKS = "▁▂▃▄▅▆▇█"
+SPARKS_SHOWN = 40
+STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow"}
+"""Those of other verdicts are red."""
+Lags = dict[str, list[int]]
+"""The lag of each job at every look of a watch."""
+
+
 class FailOn(StrEnum):
     ALERT = "alert"
+    WARN = "warn"
+    STALL = "stall"
+    STOP = "stop"
+    REWIND = "rewind"
+    ERR = "err"
+
+    def concerns(self, job: JobStatus) -> bool:
+        """Whether the job has an alert, or a verdict that is as bad."""
+        if self is FailOn.ALERT:
+            return bool(job.alerts)
+        return job.judgement.verdict.severity >= Verdict[self.name].severity
 
 
 def status(
@@ -51,9 +72,11 @@ def status(
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every column of the partitions.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds, until Ctrl-C.")] = False,
-    fail_on: Annotated[FailOn | None, typer.Option(help="Exit with 1 if a job has an alert.")] = None,
+    fail_on: Annotated[
+        FailOn | None, typer.Option(help="Exit with 1 if a job has an alert, or a verdict that is as bad.")
+    ] = None,
 ) -> None:
-    """Show positions, lag, types, last commit, quarantine and alerts.
+    """Show verdicts, positions, lag, types, last commit, quarantine and alerts.
 
     If the log does not answer, only the table's part is shown, with the exit code of that error. With --day: exit code
     0 if the day is complete for every requested type, else 1.
@@ -75,7 +98,7 @@ def status(
     worst = max((item.exit_code for item in statuses), default=0)
     if worst:
         raise typer.Exit(worst)
-    if fail_on is FailOn.ALERT and any(item.alerts for item in statuses):
+    if fail_on is not None and any(map(fail_on.concerns, statuses)):
         raise typer.Exit(EXIT_ALERT)
 
 
@@ -105,25 +128,34 @@ def _print_day(jobs: Sequence[JobSpec], day: str, types: Sequence[str], json: bo
 
 
 def _watch(jobs: Sequence[JobSpec], verbose: bool) -> NoReturn:
-    console = status_console()
+    console, lags = status_console(), Lags()
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(page([status_of(job) for job in jobs], verbose, console.width), refresh=True)
+            live.update(page([status_of(job) for job in jobs], verbose, console.width, lags), refresh=True)
             time.sleep(WATCH_SECONDS)
 
 
-def page(statuses: Sequence[JobStatus], verbose: bool, width: int = WIDTH_IN_FILES) -> Group:
-    """What the command shows."""
-    return Group(*(part for item in statuses for part in _parts(item, verbose, width)))
+def page(statuses: Sequence[JobStatus], verbose: bool, width: int = WIDTH_IN_FILES, lags: Lags | None = None) -> Group:
+    """What the command shows; `lags` are those of earlier pages, to which the present ones are added."""
+    return Group(*(part for item in statuses for part in _parts(item, verbose, width, lags)))
 
 
-def _parts(job: JobStatus, verbose: bool, width: int) -> Iterator[RenderableType]:
-    """A heading, the partitions, sections of this kind of table, gaps and alerts."""
+def _parts(job: JobStatus, verbose: bool, width: int, lags: Lags | None) -> Iterator[RenderableType]:
+    """A heading with the verdict, reasons, partitions, sections of this kind of table, gaps and alerts."""
     version = "not started" if job.version is None else f"version {job.version}"
     version += "" if job.committed_at is None else f" of {job.committed_at:%Y-%m-%d %H:%M:%SZ}"
-    yield Text.assemble((job.job, "bold"), f"  {job.table}  {version}")
+    verdict = job.judgement.verdict
+    yield Text.assemble((verdict.value, f"bold {_style(verdict)}"), " ", (job.job, "bold"), f"  {job.table}  {version}")
     if not job.started:
         return
+    if lags is not None and job.log_error is None:
+        seen = lags.setdefault(job.job, [])
+        seen.append(sum(partition.lag_records or 0 for partition in job.partitions))
+        yield Text.assemble(f"lag {seen[-1]:,}  ", (sparkline(seen[-SPARKS_SHOWN:]), "cyan"))
+    reasons = list(_reasons(job))
+    yield from reasons[:REASONS_SHOWN]
+    if len(reasons) > REASONS_SHOWN:
+        yield Text(f"and {len(reasons) - REASONS_SHOWN} more")
     yield from _partitions(job, verbose, width)
     for section in job.sections:
         if section.headings:
@@ -136,6 +168,26 @@ def _parts(job: JobStatus, verbose: bool, width: int) -> Iterator[RenderableType
         yield Text(f"! {alert.text}", style="yellow")
 
 
+def _reasons(job: JobStatus) -> Iterator[Text]:
+    """Why partitions are not OK; what is an alert too is shown as one."""
+    alerts = {alert.text for alert in job.alerts}
+    for partition in job.partitions:
+        verdict, reason = partition.judgement.verdict, partition.judgement.reason
+        text = f"{partition.partition}: {reason}"
+        if verdict is not Verdict.OK and not {reason, text} & alerts:
+            yield Text.assemble((verdict.value, _style(verdict)), f" {text}")
+
+
+def _style(verdict: Verdict) -> str:
+    return STYLES.get(verdict, "red")
+
+
+def sparkline(numbers: Sequence[int]) -> str:
+    """A character per number, as high as its share of the greatest."""
+    most = max(numbers, default=0)
+    return "".join(SPARKS[(len(SPARKS) - 1) * number // most] if most else SPARKS[0] for number in numbers)
+
+
 def _partitions(job: JobStatus, verbose: bool, width: int) -> Iterator[Table]:
     """One table, or several below each other if the columns are wider than the screen."""
     rows = [_cells(partition, reachable=job.log_error is None) for partition in job.partitions]
@@ -144,8 +196,12 @@ def _partitions(job: JobStatus, verbose: bool, width: int) -> Iterator[Table]:
     while shown:
         count = next((n for n in range(len(shown), 2, -1) if sum(widths[name] for name in shown[:n]) <= width), 2)
         headings = shown[:count]
-        yield table(headings, [[row[heading] for heading in headings] for row in rows])
+        yield table(headings, [[_coloured(heading, row[heading]) for heading in headings] for row in rows])
         shown = [*shown[:1], *shown[count:]] if shown[count:] else []
+
+
+def _coloured(heading: str, content: str) -> str | Text:
+    return Text(content, _style(Verdict(content))) if heading == "verdict" else content
 
 
 def _cells(partition: PartitionStatus, reachable: bool) -> dict[str, str]:
@@ -154,10 +210,12 @@ def _cells(partition: PartitionStatus, reachable: bool) -> dict[str, str]:
     none = "-" if reachable else UNKNOWN
     cells = {
         "partition": str(partition.partition),
+        "verdict": partition.judgement.verdict.value,
         "position": cell(partition.position, none),
         "end": cell(partition.end, none),
         "lag": cell(partition.lag_records, none),
         "age": none if partition.lag_seconds is None else duration(partition.lag_seconds),
+        "retention": none if partition.retention_share is None else f"{partition.retention_share:.0%}",
         "token": str(partition.token),
         "written": str(totals.written + totals.replayed),
         "quarantined": str(totals.quarantined - totals.replayed),

@@ -44,14 +44,6 @@ def cell(value: object, none: str = "-") -> str:
     return none if value is None else str(value)
 
 
-def duration(seconds: float) -> str:
-    """Seconds in the largest unit that leaves at least two of it."""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f}{unit}"
-    return f"{seconds:.0f}s"
-
-
 def as_json(content: object) -> object:
     """What JSON has no form for: bytes as `{"text": ...}`, or as `{"base64": ...}` where they are not UTF-8."""
     match content:

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 
-from penstock.claims.admin.commands import list_claims
-from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.console.history import HOUR, Point
 from penstock.console.job_text import without_secret_values
 from penstock.console.state import LOGGER, ConsoleState, WatchedJob
@@ -120,6 +118,9 @@ def _read_owners(job: WatchedJob, spec: JobSpec, now: float) -> None:
         partitions = job.status.partitions if job.status is not None else ()
         job.owners = {str(item.partition): "static" for item in partitions}
     elif now - job.owners_read_at > OWNERS_SECONDS:
+        from penstock.claims.admin.commands import list_claims  # noqa: PLC0415 - takes as long as the rest of the start
+        from penstock.claims.admin.log_reader import CoordinatedGroup  # noqa: PLC0415
+
         job.owners_read_at = now
         with suppress(PenstockError):
             listing = list_claims(CoordinatedGroup(kafka_of(spec), spec.log.group, spec.claims.topic))

@@ -152,6 +152,11 @@ def _format(cluster_id: str, broker: Broker, root: Path) -> None:
         ) from error
 
 
+def tool(*arguments: str) -> list[str]:
+    """The command of one of Kafka's own tools: its class, and its arguments."""
+    return [*_java(), *arguments]
+
+
 def _java() -> list[str]:
     jars = os.pathsep.join(str(jar) for jar in resolve(JarSet.BROKER))
     # A small broker on a shared machine: one collector thread, and warnings only, so that its output stays small.

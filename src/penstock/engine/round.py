@@ -282,6 +282,7 @@ class Rounds(Generic[S]):
                 steps=_rounded({**batch.steps, "commit": now - commit_at}),
                 slices={str(it.partition): (it.start, it.end) for it in batch.slices if it.partition in accepted},
                 file_sizes=landed.file_sizes,
+                outputs=landed.outputs,
             )
         )
 

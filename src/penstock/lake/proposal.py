@@ -87,6 +87,8 @@ class Proposal:
     removes: tuple[RemovedFile, ...] = ()
     files_elsewhere: tuple[StagedFile, ...] = ()
     """Files that the batch committed to other logs; only the history shows them."""
+    counts_elsewhere: Counts = field(default_factory=Counts)
+    """What these logs count of the batch; only the history shows them."""
     log_ends: Mapping[Partition, int] = field(default_factory=dict)
     steps: Mapping[str, float] = field(default_factory=dict)
     """As in a batch; only the history shows both."""

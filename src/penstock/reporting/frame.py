@@ -14,7 +14,7 @@ from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.numbers import TopicIncarnations, read_log
 from penstock.reporting.model import Alert, AlertKind, JobStatus, LogView, PartitionStatus, shown_path
-from penstock.reporting.verdicts import Judgement, Observation, Sight, Thresholds, Verdict, broken_limits, judge
+from penstock.reporting.verdicts import Judgement, Observation, Thresholds, Verdict, broken_limits, judge
 
 AGE_SECONDS_MAX = 5.0
 """How long to wait for the oldest unread records of all partitions together."""
@@ -73,13 +73,9 @@ def _judged(
         fault = of_topic.text
     elif of_position := next(_position_faults(status), None):
         fault = of_position[1]
-    sight = replace(_sight(status), fault=fault, rewound_from=past.shown_beyond.get(status.partition))
+    sight = replace(status.sight, fault=fault, rewound_from=past.shown_beyond.get(status.partition))
     window = past.positions.get(status.partition, ())
     return replace(status, judgement=judge(sight, window, Thresholds.of(job), past.now, past.committed_at))
-
-
-def _sight(status: PartitionStatus) -> Sight:
-    return Sight(status.position, status.first, status.end, status.lag_seconds, status.retention_seconds)
 
 
 def _partition_status(partition: Partition, state: DeltaPartition, log: LogView) -> PartitionStatus:
@@ -133,7 +129,7 @@ def alerts(
     yield from identity.values()
     for partition in partitions:
         yield from _partition_alerts(partition)
-        for rule, reason in broken_limits(_sight(partition), job.alerts).items():
+        for rule, reason in broken_limits(partition.sight, job.alerts).items():
             yield Alert(AlertKind(rule), f"{partition.partition}: {reason}")
     if quarantine_rows:
         yield Alert(AlertKind.QUARANTINE, f"records in quarantine: {quarantine_rows}")

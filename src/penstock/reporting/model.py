@@ -15,7 +15,7 @@ from penstock.job.spec import JobSpec, Secret
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.proof.numbers import LogFacts
-from penstock.reporting.verdicts import Judgement, Verdict, lag_records, worst
+from penstock.reporting.verdicts import Judgement, Sight, Verdict, worst
 
 HIDDEN = "******"
 NOT_STARTED = Judgement(Verdict.STOP, "not started")
@@ -121,16 +121,18 @@ class PartitionStatus:
     further: tuple[PartitionColumn, ...] = ()
 
     @property
+    def sight(self) -> Sight:
+        """What its verdict is made of."""
+        return Sight(self.position, self.first, self.end, self.lag_seconds, self.retention_seconds)
+
+    @property
     def lag_records(self) -> int | None:
         """Offsets that the log has and that are not read yet; those without a record count too."""
-        return lag_records(self.position, self.first, self.end)
+        return self.sight.lag_records
 
     @property
     def retention_share(self) -> float | None:
-        """How much of the topic's retention the oldest unread record has used up."""
-        if self.lag_seconds is None or not self.retention_seconds:
-            return None
-        return self.lag_seconds / self.retention_seconds
+        return self.sight.retention_share
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -182,7 +184,6 @@ class Commit:
     read: int = 0
     written: int = 0
     quarantined: int = 0
-    """Of an export, those without a type."""
     filtered: int = 0
     files: int = 0
     size_bytes: int = 0

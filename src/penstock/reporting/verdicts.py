@@ -19,7 +19,6 @@ WARN_SHARE = 0.5
 WINDOW_SHARE_MIN = 0.8
 """How much of the window has to be observed before lag is called growing."""
 TREND_PARTS = 3
-DAY_SECONDS, HOUR_SECONDS, MINUTE_SECONDS = 86_400, 3_600, 60
 
 
 class Verdict(StrEnum):
@@ -76,7 +75,9 @@ class Sight:
     @property
     def lag_records(self) -> int | None:
         """Unread offsets that the log still has: what retention deleted is a gap, not lag."""
-        return lag_records(self.position, self.first, self.end)
+        if self.position is None or self.end is None:
+            return None
+        return max(0, self.end - max(self.position, self.first or 0))
 
     @property
     def retention_share(self) -> float | None:
@@ -106,13 +107,6 @@ class Thresholds:
     def memory_seconds(self) -> float:
         """How far back observations are needed."""
         return max(self.limits.window_seconds, self.patience_seconds)
-
-
-def lag_records(position: int | None, first: int | None, end: int | None) -> int | None:
-    """Offsets up to the end of the log that are not read yet and that the log still has."""
-    if position is None or end is None:
-        return None
-    return max(0, end - max(position, first or 0))
 
 
 def judge(
@@ -154,23 +148,20 @@ def broken_limits(sight: Sight, limits: AlertLimits) -> dict[str, str]:
     return {rule: reason for rule, verdict, reason in _compared(sight, limits) if verdict is Verdict.ERR}
 
 
-def duration_text(seconds: float) -> str:
-    """A duration to two units, such as 2h 5m."""
-    units = (("d", DAY_SECONDS), ("h", HOUR_SECONDS), ("m", MINUTE_SECONDS), ("s", 1))
-    left, texts = round(seconds), []
-    for name, size in units:
-        count, left = divmod(left, size)
-        if count:
-            texts.append(f"{count}{name}")
-    return " ".join(texts[:2]) or "0s"
+def duration(seconds: float) -> str:
+    """Seconds in the largest unit that leaves at least two of it."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s"
 
 
 def _rewound(sight: Sight, window: Sequence[Observation]) -> Judgement | None:
     assert sight.position is not None
     positions = [*(seen.position for seen in window), sight.position]
-    if sight.rewound_from is not None:
-        positions[:0] = [sight.rewound_from]
     falls = [(before, after) for before, after in pairwise(positions) if after < before]
+    if sight.rewound_from is not None:
+        falls.append((sight.rewound_from, sight.position))
     if not falls:
         return None
     before, after = falls[-1]
@@ -184,14 +175,14 @@ def _motionless(
     waited, patience = _waited_seconds(sight, window, now), thresholds.patience_seconds
     if waited <= patience:
         return None
-    wait = f"records wait for {duration_text(waited)}"
+    wait = f"records wait for {duration(waited)}"
     if committed_at is None:
         return Judgement(Verdict.STOP, f"{wait}, and the job has not committed yet")
     if now - committed_at > patience:
-        return Judgement(Verdict.STOP, f"{wait}, and the last commit was {duration_text(now - committed_at)} ago")
+        return Judgement(Verdict.STOP, f"{wait}, and the last commit was {duration(now - committed_at)} ago")
     moved_at = next((seen.at for seen in _unmoved(sight, window)), now)
     if now - moved_at > patience:
-        stays = f"the position stays at {sight.position} for {duration_text(now - moved_at)}"
+        stays = f"the position stays at {sight.position} for {duration(now - moved_at)}"
         return Judgement(Verdict.STALL, f"{wait}, and {stays} although the job commits")
     return None
 
@@ -221,7 +212,7 @@ def _compared(sight: Sight, limits: AlertLimits) -> Iterator[tuple[str, Verdict,
     lag, age, share = sight.lag_records, sight.age_seconds, sight.retention_share
     rules = (
         ("lag", lag, limits.lag_records_max, lambda number: f"{number:g} records"),
-        ("age", age, limits.age_seconds_max, duration_text),
+        ("age", age, limits.age_seconds_max, duration),
         ("retention", share, limits.retention_share_max, lambda number: f"{number:.0%} of the topic's retention"),
     )
     wholes = {"lag": "{} up to the end of the log", "age": "the oldest unread record is {} old"}
@@ -248,4 +239,4 @@ def _growing(sight: Sight, window: Sequence[Observation], thresholds: Thresholds
     lowest = [min(part, default=0) for part in parts]
     if not all(parts) or not all(before < after for before, after in pairwise(lowest)):
         return None
-    return Judgement(Verdict.WARN, f"lag grew from {lags[0][1]} to {lag} records in {duration_text(span)}")
+    return Judgement(Verdict.WARN, f"lag grew from {lags[0][1]} to {lag} records in {duration(span)}")

@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
 from penstock.errors import UserError
-from penstock.flow.write.manifest import Counts, EpochMarks
+from penstock.events import Output
+from penstock.flow.write.manifest import Counts, EpochMarks, StagedFile
 from penstock.job.spec import JobSpec, TableSpec
 from penstock.lake.compaction import EVERYTHING, CompactionLimits, Progress
 from penstock.lake.delta.table import DeltaLog
@@ -85,8 +86,16 @@ class Landed:
     file_sizes: tuple[int, ...] = ()
     size_bytes: int = 0
     """Of the rows that are new: a file may have others too."""
+    outputs: Mapping[str, Output] = field(default_factory=dict)
+    """By type; of a table without types under an empty name."""
     catch_up: bool = False
     """Whether it was read before: a chore's batch."""
+
+
+def output(schema: pa.Schema, files: Sequence[StagedFile]) -> Output:
+    """What these files add to a table with this schema."""
+    columns = {column.name: str(column.type) for column in schema}
+    return Output(columns, sum(file.rows for file in files), sum(file.size_bytes for file in files), len(files))
 
 
 S = TypeVar("S", bound=Staged)

@@ -34,8 +34,8 @@ at 0 with the process; rates are for Prometheus, as in `rate(penstock_records_re
 and write as its tasks together divided theirs.
 
 [deploy/grafana/penstock.json](../deploy/grafana/penstock.json) is a dashboard,
-[deploy/prometheus/rules.yaml](../deploy/prometheus/rules.yaml) has alerts. `make docs` generates this page from the
-code.
+[deploy/prometheus/rules.yaml](../deploy/prometheus/rules.yaml) has alerts. Scrape with `honor_labels: true`: `job` is
+the name of the Penstock job. `make docs` generates this page from the code.
 """
 
 STEPS = ("plan", "read", "decode", "write", "commit", "mirror")

@@ -18,6 +18,7 @@ from penstock.cli.status import page
 from penstock.cli.status import status as status_command
 from penstock.errors import UserError
 from penstock.reporting.model import AlertKind
+from penstock.reporting.verdicts import Verdict
 from penstock.tables.export.monitoring import ExportAlert
 from tests.cases.export_status import Fan, at, fan_of, with_fs_behind
 from tests.support.kafka import Produce, Topics
@@ -50,6 +51,17 @@ def test_lag_and_discrepancy_are_reported_and_raise_alerts_beyond_their_limits(f
     assert [fan.partition(number).lag_records for number in (0, 1)] == [0, 2]
     assert fan.texts(ExportAlert.DISCREPANCY) == [f"{fan.partitions[1]}: its types are 8 records apart, the limit is 3"]
     assert fan.kinds() == [ExportAlert.TYPE_LAGGING, ExportAlert.DISCREPANCY]
+
+
+def test_commits_have_the_counts_of_all_types(fan: Fan) -> None:
+    with_fs_behind(fan)
+    status = fan.status()
+    totals = [partition.totals for partition in status.partitions]
+    assert sum(commit.written for commit in status.commits) == sum(counted.written for counted in totals) == 13
+    assert sum(commit.read for commit in status.commits) == sum(counted.read for counted in totals)
+    assert sum(commit.quarantined for commit in status.commits) == sum(counted.quarantined for counted in totals)
+    assert sum(commit.files for commit in status.commits) == sum(item["files"] for item in fan.types().values()) == 3
+    assert status.judgement.verdict is Verdict.ERR, "the discrepancy is beyond its limit"
 
 
 def test_a_type_that_caught_up_raises_no_alert(fan: Fan) -> None:

@@ -54,6 +54,16 @@ RELEASED = {
     ),
     "compact": Provenance(kind="compact", job="shop", files_removed=5, files_added=1),
     "create": Provenance(kind="create", job="shop"),
+    "steps": Provenance(
+        kind="batch",
+        job="shop",
+        batch="b-5",
+        slices=(CommitSlice(*placed(ZERO), 0, 100, 2, log_end=140),),
+        quarantined=3,
+        filtered=4,
+        files_added=2,
+        steps={"plan": 0.25, "read": 1.5, "decode": 2.0, "write": 0.75},
+    ),
 }
 
 

@@ -13,7 +13,8 @@ from rich.text import Text
 from penstock.claims.admin.commands import ClaimsListing, ListedClaim
 from penstock.claims.admin.history import History, JudgedRecord
 from penstock.claims.protocol.group_view import Freshness
-from penstock.cli.tables import cell, duration, table
+from penstock.cli.tables import cell, table
+from penstock.reporting.verdicts import duration
 
 _ENVELOPE = ("kind", "who", "seq")
 """Fields of every record, which are shown apart."""

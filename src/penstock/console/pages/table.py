@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from starlette.requests import Request
@@ -16,7 +16,9 @@ from starlette.routing import Route
 
 from penstock.console.access import reading
 from penstock.console.rendering import Link, job_of, render, size
-from penstock.lake.delta.table import DeltaLog
+
+if TYPE_CHECKING:
+    from penstock.lake.delta.table import DeltaLog
 
 link = Link("Table", "table", of_job=True)
 COMMITS_SEARCHED = 5_000

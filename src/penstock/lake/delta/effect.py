@@ -84,6 +84,8 @@ def _metadata(proposal: Proposal, accepted: tuple[ProposalPart, ...], files: tup
         ),
         rows=sum(file.rows for file in shown),
         size_bytes=sum(file.size_bytes for file in shown),
+        quarantined=proposal.counts_elsewhere.quarantined,
+        filtered=proposal.counts_elsewhere.filtered,
         files_removed=len(proposal.removes),
         files_added=len(shown),
         steps=proposal.steps,

@@ -72,6 +72,9 @@ class Provenance(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     offsets: tuple[ReplayedOffsets, ...] = ()
     rows: int | None = None
     size_bytes: int = 0
+    quarantined: int = 0
+    """Of an export, in the logs of its types; those of the slices are in their totals. So is `filtered`."""
+    filtered: int = 0
     files_removed: int = 0
     files_added: int = 0
     steps: Mapping[str, float] = msgspec.field(default_factory=dict)

@@ -186,6 +186,7 @@ def land_job(logs: ExportLogs, batch: Batch, parts: Sequence[RoutedPart], moved:
             tuple(part for part, _ in pairs),
             numbers,
             files_elsewhere=tuple(file for part in taken for share in part.written.values() for file in share.files),
+            counts_elsewhere=sum((share.counts for part in taken for share in part.written.values()), Counts()),
             log_ends=batch.log_ends,
             steps=batch.steps,
         )

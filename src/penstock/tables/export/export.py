@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from penstock.environment import new_batch_id
 from penstock.errors import PenstockError, TransientError
 from penstock.flow.route.fanout_flow import RoutedSlice
@@ -30,8 +32,8 @@ from penstock.tables.export.monitoring import (
     TypeWrittenAgain,
     measure,
 )
-from penstock.tables.export.state import EVENT_MS, ExportState, Lag
-from penstock.tables.kind import Chore, Landed, View
+from penstock.tables.export.state import EVENT_MS, MILLIS_PER_SECOND, ExportState, Lag
+from penstock.tables.kind import Chore, Landed, View, output
 
 RETRY_SECONDS = 10.0
 """How long a type that could not be written is not tried again."""
@@ -160,7 +162,14 @@ class Export(ExportTable):
         state = self.logs.state()
         bounds = {partition: view.bounds[partition] for partition in view.tokens}
         ends = {partition: held.end for partition, held in bounds.items()}
-        self.environment.listener.event(measure(state, view.tokens, self.job.alerts, self._outcomes))
+        rules = measure(state, view.tokens, self.job.alerts, self._outcomes)
+        marks = {
+            name: mark / MILLIS_PER_SECOND
+            for name in self.spec.types
+            if (mark := self.markers.watermark_of(name)) is not None
+        }
+        measured = {**rules.measured, "type_watermark_timestamp_seconds": marks}
+        self.environment.listener.event(replace(rules, measured=measured))
         self._retry_failing(state, view)
         self._fail(self._lost_records(state, bounds))
         paused = self._paused(view.now)
@@ -323,7 +332,12 @@ class Export(ExportTable):
         files = [file for part in parts for share in part.written.values() for file in share.files]
         counts = sum((part.counted for part in parts), Counts())
         sizes = tuple(file.size_bytes for file in files)
-        return Landed(outcome, counts, sizes, sum(sizes), catch_up=isinstance(batch, CatchUpBatch))
+        outputs = {
+            name: output(self.logs.columns_of(name) or pa.schema([]), of_type)
+            for name in sorted(written)
+            if (of_type := [file for part in parts if name in part.written for file in part.written[name].files])
+        }
+        return Landed(outcome, counts, sizes, sum(sizes), outputs, isinstance(batch, CatchUpBatch))
 
     def _part(self, piece: Slice, token: int, staged: WrittenShares) -> RoutedPart:
         routed, shares = staged.slices[piece.partition], staged.gathered.of(piece.partition)

@@ -116,6 +116,9 @@ MEASURED = (
     _of_type(
         "penstock_type_lag_records", "gauge", "The lag of a type, in offsets, in the partition where it is largest."
     ),
+    _of_type(
+        "penstock_type_watermark_timestamp_seconds", "gauge", "Up to which event time the type's records have arrived."
+    ),
 )
 TYPE_FAILING = _of_type("penstock_type_failing", "gauge", "1 from a failed write of a type until it is written again.")
 DAYS_REOPENED = Metric("penstock_days_reopened_total", "counter", "Times late rows opened a complete day again.")

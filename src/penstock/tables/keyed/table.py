@@ -30,7 +30,7 @@ from penstock.tables.keyed.merging.chunks import NewName, fresh
 from penstock.tables.keyed.merging.runs import keyed_flow
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import Tombstones
-from penstock.tables.kind import Landed
+from penstock.tables.kind import Landed, output
 from penstock.tables.single.table import SingleTable
 from penstock.tables.single.writer import SingleWriter, TableTarget
 
@@ -88,11 +88,13 @@ class KeyedTable(SingleTable):
             removes = merge.removes()
             return replace(proposal(), files=merge.files, removes=removes, extra=merge.numbers(removes))
 
-        landed = self.landed(self.data.commit_revised(revise, staged.schema, merge.commit_tombstones))
+        landed = self.landed(self.data.commit_revised(revise, staged.schema, merge.commit_tombstones), staged.schema)
         if landed.outcome.version is None:
             return landed
         sizes = tuple(file.size_bytes for file in merge.files)
-        return replace(landed, file_sizes=sizes, size_bytes=_fresh_bytes(merge, landed.counts))
+        fresh_bytes = _fresh_bytes(merge, landed.counts)
+        added = replace(output(staged.schema, merge.files), rows=landed.counts.written, size_bytes=fresh_bytes)
+        return replace(landed, file_sizes=sizes, size_bytes=fresh_bytes, outputs={"": added})
 
 
 class KeyedWriter(SingleWriter):

@@ -38,8 +38,8 @@ from penstock.staging.dealing import run_each
 from penstock.tables.kind import Chore, View
 from penstock.tables.rollup.aggregate import SERIES, merge_partials
 from penstock.tables.rollup.close_task import CloseFlow, CloseReport, close_share, rewrite
-from penstock.tables.rollup.decide import BeginClose, Clean, CompleteClose, Due, decide
-from penstock.tables.rollup.events import WindowsClosed
+from penstock.tables.rollup.decide import BeginClose, Clean, CompleteClose, Due, decide, open_windows
+from penstock.tables.rollup.events import WatermarkMeasured, WindowsClosed
 from penstock.tables.rollup.files import SPANNED, cut, partials_files, scan, stage_files, whole_rows, write_options
 from penstock.tables.rollup.numbers import (
     CLEANED,
@@ -134,7 +134,11 @@ class Closing:
         if state is None:
             return None
         at_ms = None if state.under_way else self.watermark(now).at_ms
-        return decide(state, partials_files(self._partials), self._spec, at_ms, flush_late=flush_late)
+        files = partials_files(self._partials)
+        at = None if at_ms is None else at_ms / 1000
+        counts = {window.name: open_windows(window, state, files) for window in self._spec.windows}
+        self._environment.listener.event(WatermarkMeasured(at, counts))
+        return decide(state, files, self._spec, at_ms, flush_late=flush_late)
 
     def _state(self) -> CloseState | None:
         """The state of closes; None if another process changed it meanwhile."""

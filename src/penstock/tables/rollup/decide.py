@@ -181,3 +181,18 @@ def _clean(state: CloseState, files: Sequence[PartialsFile], spec: RollupSpec) -
     if chosen is None:
         return None
     return Clean(state.closed, chosen, chosen[-1].last_ms + spec.finest.millis)
+
+
+def open_windows(window: Window, state: CloseState, files: Iterable[PartialsFile]) -> int:
+    """How many windows with points are open, regardless of series."""
+    open_from = window.start_of(state.closed_until_ms)
+    spans = sorted(
+        (max(file.first_ms, open_from) // window.millis, file.last_ms // window.millis)
+        for file in files
+        if file.last_ms >= open_from
+    )
+    count, counted_to = 0, open_from // window.millis - 1
+    for first, last in spans:
+        count += max(0, last - max(first, counted_to + 1) + 1)
+        counted_to = max(counted_to, last)
+    return count

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from penstock.events import Event
-from penstock.reporting.metrics import Add, Change, Metric, Put
+from penstock.events import Event, Level
+from penstock.reporting.metrics import Add, Change, Metric, Put, PutAll
 
 
 class WindowsClosed(Event):
@@ -20,6 +20,15 @@ class WindowsClosed(Event):
     seconds: float
     until: float
     """Windows that end at or before this instant are closed."""
+
+
+class WatermarkMeasured(Event, level=Level.DEBUG):
+    """By the process that closes windows, every few seconds."""
+
+    at: float | None
+    """None while it is not known."""
+    open: Mapping[str, int]
+    """Windows by interval."""
 
 
 class WindowsPublished(Event):
@@ -45,7 +54,14 @@ CLOSED_UNTIL = Metric(
 )
 CLOSE_SECONDS = Metric("penstock_close_seconds", "histogram", "How long the work of a close took.")
 WINDOWS_PUBLISHED = Metric("penstock_windows_published_total", "counter", "Rows that were published to a topic.")
-METRICS = (CLOSES, WINDOWS_CLOSED, WINDOWS_UPDATED, LATE_POINTS, CLOSED_UNTIL, CLOSE_SECONDS, WINDOWS_PUBLISHED)
+WATERMARK_AT = Metric(
+    "penstock_watermark_timestamp_seconds", "gauge", "Up to which event time records are taken to have arrived."
+)
+OPEN_WINDOWS = Metric("penstock_open_windows", "gauge", "Windows with points that are not closed.", ("job", "interval"))
+METRICS = (
+    CLOSES, WINDOWS_CLOSED, WINDOWS_UPDATED, LATE_POINTS, CLOSED_UNTIL, WATERMARK_AT, OPEN_WINDOWS, CLOSE_SECONDS,
+    WINDOWS_PUBLISHED,
+)  # fmt: skip
 
 
 def metric_changes(event: Event) -> Iterator[Change]:
@@ -58,5 +74,9 @@ def metric_changes(event: Event) -> Iterator[Change]:
             yield Put(CLOSED_UNTIL, event.until)
             for interval, points in event.late.items():
                 yield Add(LATE_POINTS, points, interval)
+        case WatermarkMeasured(at, windows):
+            if at is not None:
+                yield Put(WATERMARK_AT, at)
+            yield PutAll(OPEN_WINDOWS, windows)
         case WindowsPublished():
             yield Add(WINDOWS_PUBLISHED, event.rows)

@@ -11,7 +11,7 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import find_table
 from penstock.logs.registry import OpenLog
 from penstock.reporting.model import Cell, CellState, JobStatus, Section, Strip, shown_path
-from penstock.tables.rollup.decide import PartialsFile
+from penstock.tables.rollup.decide import PartialsFile, open_windows
 from penstock.tables.rollup.files import partials_files
 from penstock.tables.rollup.numbers import LATE, LEAST_MS, PUBLISHED, UPDATED, CloseState, close_state, number_key
 from penstock.tables.rollup.spec import PARTITION_SUMS, RollupSpec, Window, partials_job
@@ -93,19 +93,10 @@ def _watermark_values(
 
 
 def _interval(window: Window, state: CloseState, files: Sequence[PartialsFile]) -> dict[str, Any]:
-    """How far an interval is closed, and how many windows with points are open, regardless of series."""
+    """How far an interval is closed, and how many of its windows are open."""
     has_closed = state.closed_until_ms != LEAST_MS
-    open_from = window.start_of(state.closed_until_ms)
-    spans = sorted(
-        (max(file.first_ms, open_from) // window.millis, file.last_ms // window.millis)
-        for file in files
-        if file.last_ms >= open_from
-    )
-    count, counted_to = 0, open_from // window.millis - 1
-    for first, last in spans:
-        count += max(0, last - max(first, counted_to + 1) + 1)
-        counted_to = max(counted_to, last)
-    return {"interval": window.name, "closed_until": _instant(open_from) if has_closed else None, "open": count}
+    closed_until = _instant(window.start_of(state.closed_until_ms)) if has_closed else None
+    return {"interval": window.name, "closed_until": closed_until, "open": open_windows(window, state, files)}
 
 
 def _windows_strip(window: Window, state: CloseState, files: Sequence[PartialsFile]) -> Strip:

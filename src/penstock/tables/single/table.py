@@ -29,7 +29,7 @@ from penstock.reporting.metrics import Meter, Metric
 from penstock.reporting.model import DayAnswer
 from penstock.spark.delta_spark import delta_frame
 from penstock.staging.reports import Written
-from penstock.tables.kind import Chore, Landed, ReadRequest, RebuildReport, RecordRows, VacuumRequest, View
+from penstock.tables.kind import Chore, Landed, ReadRequest, RebuildReport, RecordRows, VacuumRequest, View, output
 from penstock.tables.single.record_rows import placed_rows
 
 TableRules = tuple[DeltaLog, Callable[[DeltaLog], NameRules]]
@@ -87,9 +87,9 @@ class SingleTable:
         proposal = Proposal(
             self.job.name, batch.id, parts, stamps=self.stamps, log_ends=batch.log_ends, steps=batch.steps
         )
-        return self.landed(self.data.commit(proposal, staged.schema))
+        return self.landed(self.data.commit(proposal, staged.schema), staged.schema)
 
-    def landed(self, outcome: Outcome) -> Landed:
+    def landed(self, outcome: Outcome, schema: pa.Schema) -> Landed:
         """The result of a batch, once its bad records are in quarantine."""
         self.environment.at_step("committed")
         if outcome.version is None:
@@ -100,7 +100,7 @@ class SingleTable:
         files = [file for part in landed for file in part.files]
         counts = sum((part.counts for part in landed), Counts())
         sizes = tuple(file.size_bytes for file in files)
-        return Landed(outcome, counts, sizes, sum(sizes))
+        return Landed(outcome, counts, sizes, sum(sizes), {"": output(schema, files)} if files else {})
 
     def numbers(self, share: Share, read_to_end_at: float | None = None) -> Numbers:
         """What a share adds to the further numbers of its partition; `read_to_end_at` as in a batch."""
