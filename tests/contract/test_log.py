@@ -189,6 +189,18 @@ def test_the_age_of_the_oldest_unread_record_is_shown(filled: tuple[World, str, 
     assert abs(record_times[partition] - time.time()) < 300
 
 
+def test_a_time_has_the_offset_of_the_first_record_from_then_on(filled: tuple[World, str, Log, Partition]) -> None:
+    _, _, log, partition = filled
+    bounds = log.bounds([partition])[partition]
+    times = {
+        offset: log.record_times({partition: offset}, SECONDS_MAX)[partition]
+        for offset in range(bounds.first, bounds.end)
+    }
+    for at in (0.0, times[bounds.first], times[2], max(times.values()), max(times.values()) + 1):
+        expected = min((offset for offset, made_at in times.items() if made_at >= at), default=bounds.end)
+        assert log.offset_at(partition, at, bounds) == expected
+
+
 def test_a_missing_topic_is_a_user_error(world: World) -> None:
     with closing(world.log("no-such-topic")) as log, pytest.raises(UserError) as raised:
         log.partitions()

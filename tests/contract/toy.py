@@ -40,6 +40,7 @@ from penstock.tables.kind import (
     Landed,
     ReadRequest,
     RebuildReport,
+    RecordRows,
     SchemaChanged,
     VacuumRequest,
     View,
@@ -255,6 +256,9 @@ class ToyKind:
 
     def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
         raise UserError("a toy table is read without Spark")
+
+    def record_rows(self, job: JobSpec, piece: Slice, records: Sequence[pa.RecordBatch]) -> RecordRows:
+        return RecordRows()
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
         raise UserError("a toy is its own commit log")

@@ -188,6 +188,10 @@ class MemoryLog:
                 times[partition] = record.at
         return times
 
+    def offset_at(self, partition: Partition, at: float, bounds: Bounds) -> int:
+        times = {offset: self.record_times({partition: offset}, 1.0)[partition] for offset in self.values[partition]}
+        return min((offset for offset, made_at in times.items() if made_at >= at), default=bounds.end)
+
     def show(self, positions: Mapping[Partition, int]) -> Mapping[Partition, str]:
         before = {partition: self.positions_shown.get(partition, -1) for partition in positions}
         refused = {key: f"already at {before[key]}" for key, to in positions.items() if before[key] > to}

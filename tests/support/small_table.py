@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -51,6 +51,8 @@ class Load:
     bad: Sequence[int] = ()
     filtered: int = 0
     gap: int = 0
+    contents: Mapping[int, tuple[bytes | None, str]] = field(default_factory=dict)
+    """The value and the error of some of the bad records."""
 
 
 @dataclass(slots=True)
@@ -118,11 +120,12 @@ class SmallTable:
                     "topic_id": partition.topic_id,
                     "partition": partition.number,
                     "offset": offset,
-                    "value": b"bad",
-                    "error": "not JSON",
+                    "value": value,
+                    "error": error,
                     "quarantined_at": datetime.now(UTC),
                 }
                 for offset in load.bad
+                for value, error in [load.contents.get(offset, (b"bad", "not JSON"))]
             ],
             schema=QUARANTINE_SCHEMA,
         )

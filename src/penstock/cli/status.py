@@ -161,6 +161,7 @@ def _parts(job: JobStatus, verbose: bool, width: int, lags: Lags | None) -> Iter
         if section.headings:
             yield table(section.headings, section.rows)
         yield from map(Text, section.lines)
+        yield from (Text(f"{name:<10} {text}") for name, text in section.facts.items())
     for gap in job.gaps[:GAPS_SHOWN]:
         yield Text(f"recorded gap: {gap.partition} [{gap.start}, {gap.end}) in version {gap.version}")
     for alert in job.alerts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -41,6 +42,7 @@ def verify(
     published: Annotated[
         bool, typer.Option("--published", help="Also compare the rows with the topic of `publish`.")
     ] = False,
+    progress: Annotated[bool, typer.Option("--progress", help="With --json: show progress as JSON on stderr.")] = False,
 ) -> None:
     """Compare log and table: prove that every record is there once.
 
@@ -51,8 +53,8 @@ def verify(
         raise UserError("--all needs --values", hint="add --values")
     spec = load_job(job)
     sample = (Sample(None, seed) if every else Sample(seed=seed)) if values else None
-    with _shown_progress(json) as progress:
-        report = verify_job(spec, deep=not shallow, progress=progress, values=sample, published=published)
+    with _shown_progress(json, progress) as shown:
+        report = verify_job(spec, deep=not shallow, progress=shown, values=sample, published=published)
     if json:
         typer.echo(json_text.dumps(report.as_json()))
     else:
@@ -80,9 +82,12 @@ def print_report(report: VerifyReport, console: Console) -> None:
 
 
 @contextmanager
-def _shown_progress(json: bool) -> Iterator[Progress | None]:
-    """A bar on a terminal, which is gone at the end."""
+def _shown_progress(json: bool, lines: bool) -> Iterator[Progress | None]:
+    """A bar on a terminal, which is gone at the end; for a program, a line for each change."""
     console = Console(stderr=True)
+    if json and lines:
+        yield _progress_lines
+        return
     if json or not console.is_terminal:
         yield None
         return
@@ -90,3 +95,7 @@ def _shown_progress(json: bool) -> Iterator[Progress | None]:
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda step, done, total: bar.update(task, description=step, completed=done, total=total)
+
+
+def _progress_lines(step: str, done: int, total: int) -> None:
+    print(json_text.dumps({"step": step, "done": done, "total": total}), file=sys.stderr, flush=True)

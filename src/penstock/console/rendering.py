@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse
 
 from penstock.console import charts
 from penstock.console.access import session_of
+from penstock.console.records import cell_text, visible
 from penstock.reporting import verdicts
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters.update(FORMATS)
+    templates.filters.update(FORMATS, cell=cell_text, visible=visible)
     templates.globals.update(shown=FORMATS, static=static, sparkline=charts.sparkline, line_chart=charts.line_chart)
     return templates
 

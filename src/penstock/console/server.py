@@ -82,6 +82,7 @@ def opened(
         with Poller(state):
             yield Served(url, state, _Server(config, state), listening)
     finally:
+        state.children.close()
         state.history.close()
         listening.close()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from penstock.console.access import Access
+from penstock.console.children import Children
 from penstock.console.history import History, Point
 from penstock.console.live import Live
 from penstock.errors import UserError
@@ -93,6 +94,7 @@ class ConsoleState:
     history: History
     access: Access
     live: Live = field(default_factory=Live)
+    children: Children = field(default_factory=Children)
     read_soon: Callable[[str], None] = lambda job: None
     """Reads the status of a job at once, after an action; set by the poller."""
 

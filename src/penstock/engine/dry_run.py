@@ -7,7 +7,7 @@ into files as tasks do it. Files go to a temporary folder; the table and the log
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -27,6 +27,7 @@ from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.logs.registry import open_log as open_log_of
 from penstock.plan import PartitionInput, PlanTerms, plan
+from penstock.quarantine.replay import Chunk
 from penstock.staging.read_checks import ReadChecks
 from penstock.staging.reports import Gathered, gather
 from penstock.tables.inference import with_seen_fields
@@ -36,7 +37,7 @@ from penstock.tables.registry import preview_of
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What the next batch of a job would do."""
+    """What the next batch of a job, or a replay of quarantined records, would do."""
 
     slices: tuple[Slice, ...] = ()
     ends: Mapping[Partition, int] = field(default_factory=dict)
@@ -50,35 +51,44 @@ class DryRun:
     """Why a run would stop before it commits this batch."""
 
 
+Read = Callable[[], Iterable[pa.RecordBatch]]
+
+
 def dry_run(job: JobSpec, records_max: int, open_log: OpenLog = open_log_of) -> DryRun:
     """Stage the next records, of at most so many offsets."""
-    with (
-        closing(open_log(job)) as log,
-        TemporaryDirectory(prefix="penstock-dry-run-", ignore_cleanup_errors=True) as folder,
-    ):
+    with closing(open_log(job)) as log, _folder() as folder:
         job = with_seen_fields(job, log, Environment())
         preview = preview_of(job)
         batch, ends = _next_batch(job, log, preview, records_max)
         if not batch.slices:
             return DryRun(ends=ends)
-        gathered = _staged(log, preview, batch, folder)
+
+        def read() -> Iterator[pa.RecordBatch]:
+            slices = (log.records(piece.partition, piece.read_from, piece.end) for piece in batch.slices)
+            return chain.from_iterable(slices)
+
+        gathered = _staged(preview, batch, read, folder)
         types = {name for named in gathered.shares.values() for name in named}
         if job.on.new_column == "add" and (rare := gathered.rare_fields(types, job.on.new_column_share)):
             job = replace(job, on=replace(job.on, rare_fields=rare))
             preview = preview_of(job)
-            gathered = _staged(log, preview, batch, folder)
-        if preview.add_columns(gathered):
-            gathered = _staged(log, preview, batch, folder)
-        bad = [file for share in gathered.all_shares() for file in share.quarantine_files]
-        return DryRun(
-            batch.slices,
-            ends,
-            gathered.total,
-            tuple(preview.outputs(gathered, folder)),
-            gathered.reasons,
-            read_rows(f"{folder}/bad", bad, QUARANTINE_SCHEMA),
-            _why_stopped(job, log, batch, gathered),
-        )
+            gathered = _staged(preview, batch, read, folder)
+        gathered = _with_columns(preview, batch, read, folder, gathered)
+        result = _result(preview, batch, folder, gathered)
+        return replace(result, ends=ends, stop=_why_stopped(job, log, batch, gathered))
+
+
+def dry_replay(job: JobSpec, chunk: Chunk) -> DryRun:
+    """Stage quarantined records as a replay with the job file as it is now would; the log is not asked."""
+    with _folder() as folder:
+        preview, batch = preview_of(job), Batch("dry-run", chunk.slices)
+        read: Read = chunk.rows.to_batches
+        gathered = _with_columns(preview, batch, read, folder, _staged(preview, batch, read, folder))
+        return _result(preview, batch, folder, gathered)
+
+
+def _folder() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix="penstock-dry-run-", ignore_cleanup_errors=True)
 
 
 def _next_batch(job: JobSpec, log: Log, preview: Preview, records_max: int) -> tuple[Batch, Mapping[Partition, int]]:
@@ -102,10 +112,25 @@ def _next_batch(job: JobSpec, log: Log, preview: Preview, records_max: int) -> t
     return planned if isinstance(planned, Batch) else Batch("dry-run", ()), ends
 
 
-def _staged(log: Log, preview: Preview, batch: Batch, folder: str) -> Gathered:
-    records = (log.records(piece.partition, piece.read_from, piece.end) for piece in batch.slices)
-    reports = preview.stage(batch, folder)(chain.from_iterable(records))
+def _staged(preview: Preview, batch: Batch, read: Read, folder: str) -> Gathered:
+    reports = preview.stage(batch, folder)(iter(read()))
     return gather([decode_report(report.column(0)[0].as_py(), TaskReport) for report in reports])
+
+
+def _with_columns(preview: Preview, batch: Batch, read: Read, folder: str, gathered: Gathered) -> Gathered:
+    """The same staged again, if the records brought columns."""
+    return _staged(preview, batch, read, folder) if preview.add_columns(gathered) else gathered
+
+
+def _result(preview: Preview, batch: Batch, folder: str, gathered: Gathered) -> DryRun:
+    bad = [file for share in gathered.all_shares() for file in share.quarantine_files]
+    return DryRun(
+        batch.slices,
+        counts=gathered.total,
+        outputs=tuple(preview.outputs(gathered, folder)),
+        reasons=gathered.reasons,
+        quarantine=read_rows(f"{folder}/bad", bad, QUARANTINE_SCHEMA),
+    )
 
 
 def _why_stopped(job: JobSpec, log: Log, batch: Batch, gathered: Gathered) -> UserError | None:

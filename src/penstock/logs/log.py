@@ -21,6 +21,8 @@ OffsetProgress = Callable[[int], None]
 PIECE_RECORDS_MIN = 10_000
 """Fewer are not worth a task and a file of their own."""
 
+HALVING_SECONDS_MAX = 5.0
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Partition:
@@ -180,6 +182,21 @@ class Log(Protocol):
 
         A partition without such a record, or whose record did not come in time, is absent.
         """
+
+    def offset_at(self, partition: Partition, at: float, bounds: Bounds) -> int:
+        """The offset of the first record that was made at or after a time; the end if there is none.
+
+        By halves, which takes records to be in the order of their times.
+        """
+        first, end = bounds.first, bounds.end
+        while first < end:
+            middle = (first + end) // 2
+            made_at = self.record_times({partition: middle}, HALVING_SECONDS_MAX).get(partition)
+            if made_at is None or made_at >= at:
+                end = middle
+            else:
+                first = middle + 1
+        return first
 
     def show(self, positions: Mapping[Partition, int]) -> Mapping[Partition, str]:
         """Show positions to tools that measure lag; returns why some are not shown.

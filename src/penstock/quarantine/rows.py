@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from functools import reduce
 from typing import Any
@@ -28,6 +28,7 @@ class QuarantineEntry:
     """One line of the listing."""
 
     topic: str
+    topic_id: str
     partition: int
     offset: int
     quarantined_at: datetime
@@ -82,29 +83,56 @@ def count_rows(table: DeltaLog) -> int:
     return sum(count or 0 for count in counts)
 
 
-def list_rows(table: DeltaLog, limit: int) -> Listing:
-    """Read all rows once, and keep the newest `limit` of them."""
+def list_rows(table: DeltaLog, limit: int, kind: str | None = None, skip: int = 0) -> Listing:
+    """Read all rows once, and keep the newest `limit` of them after `skip` newer ones, of one kind of error or of all.
+
+    Values are read of these rows only.
+    """
     kinds: Counter[str] = Counter()
     newest: pa.Table | None = None
     count = 0
-    for rows in read_rows(table, ["topic", "partition", "offset", "quarantined_at", "error", "value"]):
+    for rows in read_rows(table, [item.name for item in fields(QuarantineEntry) if item.name in table.schema.names]):
         count += rows.num_rows
-        for counted in error_kinds(rows.column("error")).value_counts().to_pylist():
-            kind = counted["values"]
-            kinds[kind if kind in kinds or len(kinds) < KINDS_MAX else OTHER_KINDS] += counted["counts"]
-        newest = _newest(newest, rows, limit)
-    entries = tuple(QuarantineEntry(**row) for row in newest.to_pylist()) if newest is not None else ()
+        named = error_kinds(rows.column("error"))
+        for counted in named.value_counts().to_pylist():
+            name = counted["values"]
+            kinds[name if name in kinds or len(kinds) < KINDS_MAX else OTHER_KINDS] += counted["counts"]
+        if kind is not None:
+            unlisted = pc.invert(pc.is_in(named, value_set=pa.array(list(kinds), pa.string())))
+            rows = rows.filter(unlisted if kind == OTHER_KINDS else pc.equal(named, kind))
+        newest = _newest(newest, rows, skip + limit)
+    places = [] if newest is None else newest.slice(skip).to_pylist()
+    sizes = {_place(row): row["size_bytes"] for row in _read_at(table, places, ["value"], 0)} if places else {}
+    entries = tuple(QuarantineEntry(**row, size_bytes=sizes.get(_place(row))) for row in places)
     return Listing(count, dict(kinds.most_common()), entries)
 
 
-def find_rows(table: DeltaLog, topic: str, partition: int, offset: int) -> list[dict[str, Any]]:
-    """All columns of the row at that place, newest first: a recreated topic may have the place twice."""
-    files = [file for file in files_of(table) if may_hold(file, partition, offset, offset)]
-    tables = (rows for file in files for rows in read_file(table, file))
-    matching = (rows.filter(where(rows, topic=topic, partition=partition, offset=offset)) for rows in tables)
+def read_records(table: DeltaLog, entries: Sequence[QuarantineEntry], bytes_max: int) -> list[dict[str, Any]]:
+    """The rows of these entries in their order, with at most so many bytes of their values and keys."""
+    columns = [name for name in table.schema.names if name != "job"]
+    rows = {_place(row): row for row in _read_at(table, [asdict(entry) for entry in entries], columns, bytes_max)}
+    return [rows[place] for entry in entries if (place := _place(asdict(entry))) in rows]
+
+
+def find_rows(
+    table: DeltaLog, topic: str, partition: int, first: int, last: int | None = None, columns: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The rows at these offsets, all columns by default, newest first: a recreated topic may have a place twice."""
+    last = first if last is None else last
+    named = list(dict.fromkeys([*columns, "topic", "partition", "offset", "quarantined_at"])) if columns else None
+    files = [file for file in files_of(table) if may_hold(file, partition, first, last)]
+    tables = (rows for file in files for rows in read_file(table, file, named))
+    matching = (rows.filter(where(rows, topic=topic, partition=partition)) for rows in tables)
     return sorted(
-        (row for rows in matching for row in rows.to_pylist()), key=lambda row: row["quarantined_at"], reverse=True
+        (row for rows in matching for row in rows.filter(_between(rows, first, last)).to_pylist()),
+        key=lambda row: row["quarantined_at"],
+        reverse=True,
     )
+
+
+def _between(rows: pa.Table, first: int, last: int) -> pa.ChunkedArray:
+    offsets = rows.column("offset")
+    return pc.and_(pc.greater_equal(offsets, first), pc.less_equal(offsets, last))
 
 
 def at_places(rows: pa.Table, places: pa.Array) -> pa.ChunkedArray:
@@ -118,11 +146,29 @@ def where(rows: pa.Table, **values: object) -> pa.ChunkedArray:
     return reduce(pc.and_, (pc.equal(rows.column(name), value) for name, value in values.items()))
 
 
+def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in (*PLACE, "quarantined_at"))
+
+
+def _read_at(
+    table: DeltaLog, places: Sequence[Mapping[str, Any]], columns: Sequence[str], bytes_max: int
+) -> Iterator[dict[str, Any]]:
+    """The rows at these places, values and keys cut to so many bytes, with the size of the whole value."""
+    texts = pa.array([f"{row['topic_id']}/{row['partition']}/{row['offset']}" for row in places], pa.string())
+    for file in files_of(table):
+        if not any(may_hold(file, row["partition"], row["offset"], row["offset"]) for row in places):
+            continue
+        for rows in read_file(table, file, list(dict.fromkeys([*PLACE, "quarantined_at", *columns]))):
+            chosen = rows.filter(at_places(rows, texts))
+            sizes = pc.cast(pc.binary_length(chosen.column("value")), pa.int64())
+            for name in {"key", "value"} & {*chosen.schema.names}:
+                cut = pc.binary_slice(chosen.column(name), 0, bytes_max)
+                chosen = chosen.set_column(chosen.schema.get_field_index(name), name, cut)
+            yield from chosen.append_column("size_bytes", sizes).to_pylist()
+
+
 def _newest(before: pa.Table | None, rows: pa.Table, limit: int) -> pa.Table:
-    sized = rows.append_column("size_bytes", pc.cast(pc.binary_length(rows.column("value")), pa.int64()))
-    together = sized.drop_columns(["value"])
-    if before is not None:
-        together = pa.concat_tables([before, together])
+    together = rows if before is None else pa.concat_tables([before, rows])
     up, down = "ascending", "descending"
     order = [("quarantined_at", down), ("topic", up), ("partition", up), ("offset", down)]
     return together.take(pc.sort_indices(together, order)[:limit])

@@ -47,6 +47,33 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
+class Cell:
+    """A day, a window or a bucket in a strip of them."""
+
+    label: str
+    state: StrEnum
+    detail: str = ""
+    share: float = 1.0
+    """How much of its cell is filled, up to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Neighbouring days of a type, windows of an interval, or buckets of a table."""
+
+    name: str
+    cells: tuple[Cell, ...]
+
+
+class CellState(StrEnum):
+    """The state of a window or a bucket; days have a `DayState`."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    FILLED = "filled"
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """What only one kind of table shows: values under a key of their own, a table and lines for people."""
 
@@ -56,6 +83,10 @@ class Section:
     """Of its table, if it has one; the first column is left-aligned, all others right-aligned."""
     rows: tuple[tuple[str, ...], ...] = ()
     lines: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """Instead of lines: what each is about, and its text."""
+    strips: tuple[Strip, ...] = ()
+    """What only the console draws."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from penstock.lake.delta.table import DeltaLog
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.lake.reports import CompactReport, Report, VacuumReport
 from penstock.lake.state import DeltaState
-from penstock.logs.log import Batch, Bounds, Log, Partition
+from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
@@ -200,6 +200,26 @@ class ReadRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordRows:
+    """The rows that records of a slice became, by offset; `note` explains what is shown, or why nothing can be."""
+
+    rows: Mapping[int, Sequence[TableRow]] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A row for people, without columns that only Penstock needs."""
+
+    values: Mapping[str, object]
+    table: str = ""
+    """The name of its type, if the job has several."""
+    note: str = ""
+    exists: bool = True
+    """False: the values are those of a key that has no row now."""
+
+
+@dataclass(frozen=True, slots=True)
 class RebuildReport:
     """What was restored: nothing if there are problems."""
 
@@ -268,6 +288,9 @@ class Kind(Protocol):
 
     def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
         """What is committed, for people: without columns that only Penstock needs."""
+
+    def record_rows(self, job: JobSpec, piece: Slice, records: Sequence[pa.RecordBatch]) -> RecordRows:
+        """The rows next to a few records of a slice, read without Spark."""
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
         """Restore lost logs from files; `UserError` where that is impossible."""

@@ -135,19 +135,32 @@ def history(of: CoordinatedGroup, limit: int | None = HISTORY_LINES, records_max
     At most about `records_max` records are read, from the offset `start` on.
     """
     with LogReader(of) as reader:
-        first, end = reader.journal.bounds()
-        snapshots = [snapshot for snapshot in reader.journal.snapshots() if snapshot.topic_id == reader.topic.topic_id]
-        result = History(max(first, end - records_max), snapshots)
-
-        def take(entries: Sequence[JournalEntry]) -> None:
-            for entry in entries:
-                result.read(entry.offset, entry.appended_at, entry.record, entry.fault)
-
-        catch_up(reader.journal, take, result.start)
+        result = _history(reader, records_max)
         if not result.exists:
             raise _unknown_group(reader)
     if limit is not None:
         del result.records[:-limit]
+    return result
+
+
+def overview(of: CoordinatedGroup, records_max: int) -> tuple[ClaimsListing, History]:
+    """The group now and its history, at once: a log that seems silent is not watched, so freshness is a first guess."""
+    with _reading(of) as reader:
+        newest_at = reader.broker_now()
+        silent = time.time() - reader.view.broker_at >= reader.heartbeat_seconds
+        return listing_of(reader, max(time.time(), newest_at) if silent else newest_at), _history(reader, records_max)
+
+
+def _history(reader: LogReader, records_max: int) -> History:
+    first, end = reader.journal.bounds()
+    snapshots = [snapshot for snapshot in reader.journal.snapshots() if snapshot.topic_id == reader.topic.topic_id]
+    result = History(max(first, end - records_max), snapshots)
+
+    def take(entries: Sequence[JournalEntry]) -> None:
+        for entry in entries:
+            result.read(entry.offset, entry.appended_at, entry.record, entry.fault)
+
+    catch_up(reader.journal, take, result.start)
     return result
 
 

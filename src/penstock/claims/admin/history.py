@@ -1,15 +1,17 @@
-"""The history of a group: the records of its coordination log, each with the verdict of the fold. Pure."""
+"""The history of a group: its records, each with the verdict of the fold, and who held which partition. Pure."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from penstock.claims.protocol.fold import apply
 from penstock.claims.protocol.records import ClaimingPartition, Heartbeat, Record
 from penstock.claims.protocol.snapshots import Snapshot
 from penstock.claims.protocol.state import GroupState
+from penstock.logs.log import Partition
 
 
 class RecordVerdict(StrEnum):
@@ -32,6 +34,22 @@ class JudgedRecord:
     reason: str = ""
 
 
+TENURES_MAX = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """A time in which a member held a partition under a token."""
+
+    partition: Partition
+    owner: str
+    token: int
+    start_at: float | None
+    """None: it began before the records that were read."""
+    end_at: float | None = None
+    """None: it is held at the end of the history."""
+
+
 class History:
     """Judges the offsets of a coordination partition in order, without heartbeats that change nothing."""
 
@@ -43,6 +61,8 @@ class History:
         """How many offsets were read."""
         self.exists = False
         """Whether any record is of the group."""
+        self._ended: deque[Tenure] = deque(maxlen=TENURES_MAX)
+        self._open: dict[Partition, Tenure] = {}
         self._group = GroupState() if start == 0 else None
         later = [snapshot.state for snapshot in snapshots if snapshot.state.next_offset >= start]
         self._oldest = min(later, key=lambda state: state.next_offset, default=None)
@@ -52,6 +72,7 @@ class History:
         self.count += 1
         if self._group is None and self._oldest is not None and offset >= self._oldest.next_offset:
             self._group = self._oldest.copy()
+            self._follow(None)
         if record is None:
             if fault:
                 self.records.append(JudgedRecord(offset, appended_at, None, RecordVerdict.FOREIGN, fault))
@@ -59,7 +80,23 @@ class History:
         self.exists = True
         verdict, reason = self._judge(offset, appended_at, record)
         if not isinstance(record, Heartbeat) or verdict is RecordVerdict.REFUSED:
+            self._follow(appended_at)
             self.records.append(JudgedRecord(offset, appended_at, record, verdict, reason))
+
+    @property
+    def tenures(self) -> list[Tenure]:
+        """The newest tenures, as far as verdicts were possible; those that go on come last."""
+        return [*self._ended, *self._open.values()]
+
+    def _follow(self, at: float | None) -> None:
+        """Compare the claims with the tenures before."""
+        for partition, claim in () if self._group is None else self._group.claims.items():
+            owner = claim.owner.client_id if claim.held and claim.owner is not None else None
+            before = self._open.get(partition)
+            if before is not None and (before.owner, before.token) != (owner, claim.token):
+                self._ended.append(replace(self._open.pop(partition), end_at=at))
+            if owner is not None and partition not in self._open:
+                self._open[partition] = Tenure(partition, owner, claim.token, at)
 
     def _judge(self, offset: int, appended_at: float, record: Record) -> tuple[RecordVerdict, str]:
         if self._group is None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from starlette.requests import Request
@@ -14,9 +12,10 @@ from starlette.routing import Route
 
 from penstock.console.access import reading
 from penstock.console.history import DAY, HOUR
+from penstock.console.kinds import sections_of
 from penstock.console.poller import rates
 from penstock.console.rendering import Link, duration, job_of, number, render, short, state_of
-from penstock.console.state import ConsoleState, WatchedJob
+from penstock.console.state import WatchedJob
 from penstock.reporting.model import PartitionStatus
 
 link = Link("Job", "job", of_job=True)
@@ -57,7 +56,7 @@ def job(request: Request) -> Response:
         ages=[(point.at, point.age) for point in points],
         rates=rates(points),
         commits=state.history.commits(watched.name, COMMITS_SHOWN),
-        sections=kind_sections(state, watched),
+        sections=sections_of(watched),
         **partitions(watched, request),
     )
 
@@ -106,14 +105,6 @@ def partitions(job: WatchedJob, request: Request) -> dict[str, Any]:
         "orders": list(ORDERS),
         "lagging": lagging,
     }
-
-
-def kind_sections(state: ConsoleState, job: WatchedJob) -> Sequence[Any]:
-    """What only the kind of the job's table shows."""
-    if find_spec("penstock.console.kinds") is None:
-        return ()
-    sections: Sequence[Any] = import_module("penstock.console.kinds").sections_of(state, job)
-    return sections
 
 
 routes = [Route("/jobs/{job}", job, name="job")]

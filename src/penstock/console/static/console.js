@@ -75,4 +75,4 @@ function follow() {
   if (document.hidden) { show("off", "Paused"); } else { listen(); }
 }
 
-if (document.querySelector("[data-live]")) { follow(); document.addEventListener("visibilitychange", follow); }
+if (document.querySelector("[data-live]") && !("still" in document.body.dataset)) { follow(); document.addEventListener("visibilitychange", follow); }

@@ -23,6 +23,7 @@ from confluent_kafka import (
     Message,
     TopicPartition,
 )
+from confluent_kafka.admin import OffsetSpec
 
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
@@ -33,7 +34,7 @@ from penstock.logs.kafka.mirror import mirror, mirrored
 from penstock.logs.kafka.reader import PieceReader
 from penstock.logs.kafka.settings import reading_settings
 from penstock.logs.kafka.topics import KafkaTopics
-from penstock.logs.log import EpochMark, LostTail, OffsetProgress, Offsets, Partition, Slice
+from penstock.logs.log import Bounds, EpochMark, LostTail, OffsetProgress, Offsets, Partition, Slice
 
 LOST_TAIL_ASKED_AGAIN = 2
 LOST_TAIL_PAUSE_SECONDS = 0.5
@@ -128,6 +129,10 @@ class KafkaLog(KafkaTopics):
             if event.error() is None and kind != TIMESTAMP_NOT_AVAILABLE:
                 times[partition] = at_ms / 1000
         return times
+
+    def offset_at(self, partition: Partition, at: float, bounds: Bounds) -> int:
+        listed = self._listed((partition,), OffsetSpec.for_timestamp(round(at * 1000)))[partition].offset
+        return bounds.end if listed < 0 else min(max(listed, bounds.first), bounds.end)
 
     def show(self, positions: Mapping[Partition, int]) -> Mapping[Partition, str]:
         return mirror(self, self.spec.group, positions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
@@ -13,7 +14,7 @@ from penstock.job.spec import JobSpec, job_of
 from penstock.lake.compaction import Progress
 from penstock.lake.delta.table import DeltaLog
 from penstock.lake.reports import CompactReport, VacuumReport
-from penstock.logs.log import Log
+from penstock.logs.log import Log, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
@@ -33,7 +34,8 @@ from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status import day_answers, export_status
 from penstock.tables.export.upkeep import compact, listings, vacuum
 from penstock.tables.export.writer import ExportRuns, ExportWriter
-from penstock.tables.kind import CompactRequest, Kind, ReadRequest, RebuildReport, VacuumRequest
+from penstock.tables.kind import CompactRequest, Kind, ReadRequest, RebuildReport, RecordRows, VacuumRequest
+from penstock.tables.single.record_rows import placed_rows
 
 
 class ExportKind:
@@ -92,6 +94,10 @@ class ExportKind:
             return delta_frame(spark, path)
         with spark_errors(spark):
             return spark.read.option("mergeSchema", "true").parquet(spark_path(path))
+
+    def record_rows(self, job: JobSpec, piece: Slice, records: Sequence[pa.RecordBatch]) -> RecordRows:
+        logs = ExportLogs(job_of(job, ExportSpec), Environment())
+        return placed_rows(job, piece, logs.type_logs().items())
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
         return rebuild(ExportLogs(job_of(job, ExportSpec), environment), log.partitions())

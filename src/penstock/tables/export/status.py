@@ -16,12 +16,14 @@ from penstock.job.spec import JobSpec
 from penstock.logs.registry import OpenLog
 from penstock.reporting.model import (
     Alert,
+    Cell,
     DayAnswer,
     DayState,
     JobStatus,
     PartitionColumn,
     PartitionStatus,
     Section,
+    Strip,
     shown_path,
 )
 from penstock.reporting.verdicts import Judgement, Verdict
@@ -33,6 +35,8 @@ from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.state import Day, ExportState, instant
 from penstock.tables.single.facts import facts_status, read_facts
 
+DAYS_SHOWN_MAX = 92
+"""Of a type, in its calendar."""
 HEADINGS = ("type", "rows", "files", "MiB", "lag", "watermark", "complete to", "open since")
 Pending = Counter[tuple[str, Day]]
 """How many files of a type and day are not renamed yet."""
@@ -56,7 +60,8 @@ def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[],
     types = [_type_values(table, name, lags[name], pending) for name in sorted(state.types)]
     lagging = [Alert(ExportAlert.TYPE_LAGGING, text) for text in _lagging(table, state, pending)]
     broken = [Alert(ExportAlert(rule), text) for rule, texts in rules.alerts.items() for text in texts]
-    section = Section("types", types, HEADINGS, tuple(map(_cells, types)))
+    strips = tuple(_calendar(table, name, pending) for name in sorted(state.types))
+    section = Section("types", types, HEADINGS, tuple(map(_cells, types)), strips=strips)
     own = [*(Judgement(Verdict.WARN, alert.text) for alert in lagging)]
     own += [Judgement(Verdict.ERR, alert.text) for alert in broken]
     judged = common.judged(common.judgement, *own)
@@ -105,6 +110,27 @@ def _type_values(table: ExportTable, name: str, gap_records: float, pending: Pen
     }
 
 
+def _calendar(table: ExportTable, name: str, pending: Pending) -> Strip:
+    """The newest days of a type that have rows; those between them have none."""
+    log, days = table.logs.find_type_log(name), table.logs.days_of(name)
+    files = Counter[str]()
+    for file in () if log is None else log.active_files():
+        files[str(file.values[0])] += file.rows or 0
+    most = max(files.values(), default=0)
+    cells = []
+    for day in sorted(days)[-DAYS_SHOWN_MAX:]:
+        state = _day_state(table, name, day, pending[name, day])
+        share = files[day] / most if most else 0.0
+        cells.append(Cell(day, state, f"{files[day]:,} rows", share))
+    return Strip(name, tuple(cells))
+
+
+def _day_state(table: ExportTable, name: str, day: Day, pending: int) -> DayState:
+    if not table.markers.is_complete(name, day):
+        return DayState.REOPENED if table.logs.days_of(name).get(day) else DayState.OPEN
+    return DayState.NOT_VISIBLE if pending else DayState.COMPLETE
+
+
 def _cells(values: Mapping[str, Any]) -> tuple[str, ...]:
     shown = {**values, "size_bytes": f"{values['size_bytes'] / 2**20:.1f}"}
     return tuple("-" if value is None else str(value) for value in shown.values())
@@ -129,8 +155,9 @@ def day_answers(job: JobSpec[ExportSpec], day: Day, requested: Sequence[str] = (
 def _day_answer(table: ExportTable, state: ExportState, name: str, day: Day, pending: int) -> DayAnswer:
     needed_ms = table.markers.needed_ms(name, day)
     needed, mark = instant(needed_ms), instant(table.markers.watermark_of(name))
-    answer = DayState.REOPENED if table.logs.days_of(name).get(day) else DayState.OPEN
     marks = {state.partition_of(key): partition.watermark_of(name) for key, partition in sorted(state.started())}
+    is_known = bool(marks) and name not in table.logs.unreadable
+    answer = _day_state(table, name, day, pending) if is_known else DayState.OPEN
     if name in table.logs.unreadable:
         reason = f"the log of the type cannot be read: {table.logs.unreadable[name]}"
     elif not marks:
@@ -140,7 +167,7 @@ def _day_answer(table: ExportTable, state: ExportState, name: str, day: Day, pen
         held = [f"{partition} is at {instant(at_ms) or 'no event time yet'}" for partition, at_ms in behind.items()]
         reason = f"the watermark has to reach {needed}: {'; '.join(held) or 'the clock is not there yet'}"
     elif pending:
-        answer, reason = DayState.NOT_VISIBLE, f"{pending} files of it wait for their final names"
+        reason = f"{pending} files of it wait for their final names"
     else:
-        answer, reason = DayState.COMPLETE, f"the watermark {mark} is past {needed}"
+        reason = f"the watermark {mark} is past {needed}"
     return DayAnswer(name, day, answer, reason)

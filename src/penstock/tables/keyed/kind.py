@@ -20,11 +20,11 @@ from penstock.lake.delta.files import ActiveFile, refuse_deletion_vectors
 from penstock.lake.delta.table import DeltaLog, find_table, is_unused, open_or_create
 from penstock.lake.delta.vacuum import NameRules, by_version, data_rules
 from penstock.lake.reports import CompactReport, VacuumReport
-from penstock.logs.log import Log
+from penstock.logs.log import Log, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
-from penstock.reporting.model import JobStatus, PartitionColumn, Section
+from penstock.reporting.model import Cell, CellState, JobStatus, PartitionColumn, Section, Strip
 from penstock.spark.delta_spark import table_properties
 from penstock.tables.keyed.files import chunk_store, files_by_bucket, touching_numbers
 from penstock.tables.keyed.layout import (
@@ -40,6 +40,7 @@ from penstock.tables.keyed.loading.load import LoadReport, TableLoad
 from penstock.tables.keyed.lookup import keyed_frame
 from penstock.tables.keyed.merging.chunks import fresh
 from penstock.tables.keyed.proof import prove_keyed
+from penstock.tables.keyed.record_rows import present_rows
 from penstock.tables.keyed.spec import (
     LAYOUT_PROPERTY,
     KeyedSpec,
@@ -50,7 +51,7 @@ from penstock.tables.keyed.spec import (
 )
 from penstock.tables.keyed.table import KeyedTable, KeyedWriter
 from penstock.tables.keyed.tombstones import Tombstones
-from penstock.tables.kind import CompactRequest, Kind, ReadRequest, SaveMode, VacuumRequest
+from penstock.tables.kind import CompactRequest, Kind, ReadRequest, RecordRows, SaveMode, VacuumRequest
 from penstock.tables.single.facts import table_status
 from penstock.tables.single.table import SingleKind, existing_table, vacuum
 from penstock.tables.single.writer import row_columns
@@ -92,7 +93,7 @@ class KeyedKind(SingleKind):
         # Records whose key has a newer one: read = written + superseded + quarantined + filtered.
         superseded = partial(PartitionColumn, "superseded", "superseded", "written")
         partitions = tuple(replace(shown, further=(superseded(shown.totals.skipped),)) for shown in status.partitions)
-        sections = (*status.sections, Section("keyed", values, lines=(line,)))
+        sections = (*status.sections, Section("keyed", values, lines=(line,), strips=(_buckets(files),)))
         return replace(status, partitions=partitions, sections=sections)
 
     def compact(
@@ -137,6 +138,9 @@ class KeyedKind(SingleKind):
 
         return vacuum(table, dry_run=request.dry_run, alongside=() if tombstones is None else ((tombstones, rules),))
 
+    def record_rows(self, job: JobSpec, piece: Slice, records: Sequence[pa.RecordBatch]) -> RecordRows:
+        return present_rows(job_of(job, KeyedSpec), piece, records)
+
     def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
         # The table's own keys: with those of the job a lookup might search the wrong buckets.
         path = job.table.path
@@ -151,6 +155,18 @@ class KeyedKind(SingleKind):
 
 
 KIND: Kind = KeyedKind()
+
+
+def _buckets(files: Iterable[ActiveFile]) -> Strip:
+    """The buckets with rows, the fullest of them as a whole cell."""
+    buckets = files_by_bucket(files)
+    rows = {bucket: sum(file.rows or 0 for file in held) for bucket, held in buckets.items()}
+    cells = []
+    for bucket, held in buckets.items():
+        mib = sum(file.size_bytes for file in held) / 2**20
+        detail = f"{rows[bucket]:,} rows in {len(held)} chunks, {mib:.1f} MiB"
+        cells.append(Cell(str(bucket), CellState.FILLED, detail, rows[bucket] / (max(rows.values()) or 1)))
+    return Strip("rows by bucket", tuple(cells))
 
 
 def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environment) -> DeltaLog:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
@@ -13,7 +14,7 @@ from penstock.lake.compaction import Progress
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import DeltaLog
 from penstock.lake.reports import CompactReport, VacuumReport
-from penstock.logs.log import Log
+from penstock.logs.log import Log, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.subject import Depth
@@ -21,7 +22,7 @@ from penstock.publish.output import PUBLISH_STEPS
 from penstock.quarantine.table import Listings
 from penstock.reporting.metrics import Meter
 from penstock.reporting.model import JobStatus
-from penstock.tables.kind import CompactRequest, Kind, VacuumRequest
+from penstock.tables.kind import CompactRequest, Kind, RecordRows, VacuumRequest
 from penstock.tables.rollup.closing import compact_partials, windows_rules
 from penstock.tables.rollup.events import METRICS, metric_changes
 from penstock.tables.rollup.proof.verification import prove_rollup
@@ -72,6 +73,9 @@ class RollupKind(SingleKind):
     def vacuum(self, job: JobSpec, request: VacuumRequest, environment: Environment) -> VacuumReport:
         partials = existing_table(partials_job(job_of(job, RollupSpec)), environment)
         return vacuum(partials, dry_run=request.dry_run, alongside=[(_windows_table(job, environment), windows_rules)])
+
+    def record_rows(self, job: JobSpec, piece: Slice, records: Sequence[pa.RecordBatch]) -> RecordRows:
+        return RecordRows(note="A window sums up many records: no row is that of one record")
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings | None:
         return super().listings(partials_job(job_of(job, RollupSpec)), environment)

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import find_table
 from penstock.logs.registry import OpenLog
-from penstock.reporting.model import JobStatus, Section, shown_path
+from penstock.reporting.model import Cell, CellState, JobStatus, Section, Strip, shown_path
 from penstock.tables.rollup.decide import PartialsFile, open_windows
 from penstock.tables.rollup.files import partials_files
 from penstock.tables.rollup.numbers import LATE, LEAST_MS, PUBLISHED, UPDATED, CloseState, close_state, number_key
@@ -18,6 +18,8 @@ from penstock.tables.rollup.spec import PARTITION_SUMS, RollupSpec, Window, part
 from penstock.tables.rollup.watermark import PartitionTime, Watermark, watermark
 from penstock.tables.single.facts import TableFacts, facts_status, read_table
 
+WINDOWS_SHOWN_MAX = 48
+"""Of an interval."""
 LEFT_OUT = {"blacklisted": "blacklisted", "non_numeric": "not numeric", "non_finite": "not finite"}
 """Counts of fields that gave no point."""
 
@@ -58,7 +60,8 @@ def rollup_status(job: JobSpec[RollupSpec], open_log: OpenLog, now: Callable[[],
             (row["interval"], _shown(row["closed_until"]) or "-", f"{row['open']:,}", f"{row['late']:,}")
             for row in intervals
         ),
-        lines=tuple(f"{name:<10} {text}" for name, text in _lines(values, reached=base.log_error is None).items()),
+        facts=_facts(values, reached=base.log_error is None),
+        strips=tuple(_windows_strip(window, state, files) for window in job.table.windows),
     )
     return replace(base, table=shown_path(job), sections=(*base.sections, section))
 
@@ -96,8 +99,26 @@ def _interval(window: Window, state: CloseState, files: Sequence[PartialsFile]) 
     return {"interval": window.name, "closed_until": closed_until, "open": open_windows(window, state, files)}
 
 
-def _lines(values: Mapping[str, Any], *, reached: bool) -> dict[str, str]:
-    """The lines below the table, by topic; `reached`: the log answered."""
+def _windows_strip(window: Window, state: CloseState, files: Sequence[PartialsFile]) -> Strip:
+    """The newest windows up to the last one with points."""
+    open_from = window.start_of(state.closed_until_ms)
+    if not files and state.closed_until_ms == LEAST_MS:
+        return Strip(window.name, ())
+    first = min([window.start_of(file.first_ms) for file in files], default=LEAST_MS)
+    end = max([open_from, *(window.start_of(file.last_ms) + window.millis for file in files)])
+    cells = []
+    for number in range(WINDOWS_SHOWN_MAX, 0, -1):
+        start = end - number * window.millis
+        is_closed = first <= start < open_from
+        has_points = any(file.first_ms < start + window.millis and start <= file.last_ms for file in files)
+        label = (_shown(_instant(start)) or "")[:-4]
+        if is_closed or has_points:
+            cells.append(Cell(label, CellState.CLOSED if is_closed else CellState.OPEN))
+    return Strip(window.name, tuple(cells))
+
+
+def _facts(values: Mapping[str, Any], *, reached: bool) -> dict[str, str]:
+    """What is stated below the table; `reached`: the log answered."""
     left_out = ", ".join(f"{values[name]:,} {text}" for name, text in LEFT_OUT.items() if values[name])
     watermark = _shown(values["watermark"]) or "not known yet"
     if not reached:

@@ -22,14 +22,15 @@ from penstock.lake.delta.vacuum import ListedTable, NameRules, data_rules, delet
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, StartPart
 from penstock.lake.reports import VacuumReport
 from penstock.lake.state import DeltaState, Numbers
-from penstock.logs.log import Batch, Log, Partition
+from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.quarantine.replay import TableRuns, finish_replay, run_number
 from penstock.quarantine.table import Listings, Quarantine, listed_marks, quarantine_rules
 from penstock.reporting.metrics import Meter, Metric
 from penstock.reporting.model import DayAnswer
 from penstock.spark.delta_spark import delta_frame
 from penstock.staging.reports import Written
-from penstock.tables.kind import Chore, Landed, ReadRequest, RebuildReport, VacuumRequest, View, output
+from penstock.tables.kind import Chore, Landed, ReadRequest, RebuildReport, RecordRows, VacuumRequest, View, output
+from penstock.tables.single.record_rows import placed_rows
 
 TableRules = tuple[DeltaLog, Callable[[DeltaLog], NameRules]]
 """A further table of the job, with the rules for its files."""
@@ -159,6 +160,10 @@ class SingleKind:
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
         raise UserError("`penstock rebuild` is for exports", hint=f"the log of {job.name} is its Delta table")
+
+    def record_rows(self, job: JobSpec, piece: Slice, records: Sequence[pa.RecordBatch]) -> RecordRows:
+        table = find_table(job.table, job.name)
+        return RecordRows() if table is None else placed_rows(job, piece, [("", table)])
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings | None:
         """What commits of the job's table list for its quarantine; None while there is no table."""

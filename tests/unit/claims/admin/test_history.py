@@ -113,3 +113,29 @@ def test_a_record_is_shown_as_it_is_in_the_log() -> None:
     assert text.startswith("1970-01-01T00:16:42.000Z  2  anna  ReleasingPartition  ")
     assert f"beats partition {WEB.topic}/{WEB.number} token 1 position 75, reason behind" in text
     assert text.endswith("applied")
+
+
+def test_tenures_have_the_owners_of_a_partition_one_after_the_other() -> None:
+    log = Log(ANNA, BERT)
+    log.claim(ANNA, web(0))
+    log.release(ANNA, 1, 75)
+    log.claim(BERT, WEB)
+    reader = History(0)
+    for offset, record in enumerate(log.records):
+        reader.read(offset, 1000.0 + offset, record)
+    assert [(tenure.owner, tenure.start_at, tenure.end_at) for tenure in reader.tenures] == [
+        (ANNA.client_id, 1002.0, 1003.0),
+        (BERT.client_id, 1004.0, None),
+    ]
+
+
+def test_a_tenure_that_began_before_the_oldest_snapshot_has_no_start() -> None:
+    log = Log(ANNA)
+    log.claim(ANNA, web(0))
+    before = snapshot(log)
+    log.release(ANNA, 1, 75)
+    reader = History(2, [before])
+    for offset in range(2, len(log.records)):
+        reader.read(offset, 1000.0 + offset, log.records[offset])
+    [tenure] = reader.tenures
+    assert (tenure.owner, tenure.start_at, tenure.end_at) == (ANNA.client_id, None, 1002.0)
