@@ -194,6 +194,10 @@ class SharedSession:
                 self._session = self._open_session()
             return self._session
 
+    def opened(self) -> SparkSession | None:
+        """The session, if a batch needed one so far."""
+        return self._session
+
     def cancel_jobs(self) -> None:
         """Cancel the Spark jobs of all threads; if Spark does not answer, there are none."""
         if self._session is not None:
