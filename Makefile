@@ -1,10 +1,10 @@
-# Needs Python 3.11 or 3.12, Java 17 or later, and make. Everything else is fetched by `make setup`.
+# Needs Python 3.11, 3.12 or 3.13, Java 17 or later, and make. Everything else is fetched by `make setup`.
 # make demo     see it work
 # make test     prove that it works
 
 UV_VERSION := 0.13.7
-PYTHON ?= $(shell for p in python3.11 python3.12 python3 python; do \
-	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' >/dev/null 2>&1 && echo $$p && break; \
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' >/dev/null 2>&1 && echo $$p && break; \
 	done)
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 JAVA_MAJOR_MIN := 17
@@ -22,6 +22,8 @@ MEMORY_FOLDER := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 
 IN_MEMORY := $(if $(MEMORY_FOLDER),TMPDIR=$(MEMORY_FOLDER))
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo )env DEBIAN_FRONTEND=noninteractive
+# Besides the default, `make test` tries this release of Spark; `make spark` takes another.
+VERSION ?= 3.5.6
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -46,7 +48,7 @@ define retry
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test browser check lint types compiled tests demo docs screenshots dashboards bench hdfs soak simulate chaos fmt lock clean require-python require-java
+.PHONY: help setup test browser check lint types compiled tests demo docs screenshots dashboards bench hdfs spark cluster soak simulate chaos fmt lock clean require-python require-java
 
 # Tests start many processes: what they import is compiled once, also where the environment forbids it.
 unexport PYTHONDONTWRITEBYTECODE
@@ -58,8 +60,8 @@ setup: $(STAMP) ## what running needs, into .venv and .penstock; does nothing th
 
 test: $(DEV_PACKAGES) ## all checks and all tests
 	@# What needs no jars runs while they are fetched.
-	@$(MAKE) --no-print-directory --jobs 4 setup $(ARCHIVES) browser lint compiled types
-	@$(MAKE) --no-print-directory tests
+	@$(MAKE) --no-print-directory --jobs 4 setup $(ARCHIVES) browser lint compiled types .cache/spark-$(VERSION)/ready
+	@$(MAKE) --no-print-directory --jobs 2 tests spark
 
 check: lint types ## format, lint, import contracts, types; rewrites nothing
 
@@ -98,8 +100,14 @@ hdfs: setup $(DEV_PACKAGES) ## the contracts of storage and of export commits, o
 	$(BIN)/python -m penstock.spark.jars hdfs
 	$(BIN)/pytest -m hdfs tests/contract tests/integration/export/test_export_hdfs.py
 
+spark: setup .cache/spark-$(VERSION)/ready ## one job of each kind, killed and started again, on another Spark (VERSION=3.5.6)
+	$(IN_MEMORY) .cache/spark-$(VERSION)/bin/python -m pytest tests/smoke -q --durations 0 -p no:cacheprovider
+
+cluster: setup $(DEV_PACKAGES) ## a standalone cluster: executors with a packed Python, twenty rounds of kills (TRIES=20)
+	PENSTOCK_TRIES=$(TRIES) $(BIN)/pytest tests/soak/test_cluster_soak.py -q --timeout 3000
+
 soak: setup $(DEV_PACKAGES) ## 2 million events, a random walk of kills and losses (PENSTOCK_SEED=11), random tests 20 times as often (TRIES=20)
-	$(BIN)/pytest tests/soak -q --timeout 3000 --ignore tests/soak/test_claims_chaos.py
+	$(BIN)/pytest tests/soak -q --timeout 3000 --ignore tests/soak/test_claims_chaos.py --ignore tests/soak/test_cluster_soak.py
 	PENSTOCK_TRIES=$(TRIES) $(BIN)/pytest $(TESTS_AT_ONCE) -q --timeout 3000 tests/fault/test_wal_kill.py tests/scenarios tests/unit
 
 simulate: setup $(DEV_PACKAGES) ## claims under 2,000 hostile schedules in virtual time (SEEDS=2000)
@@ -155,6 +163,15 @@ $(DEV_PACKAGES): $(PACKAGES)
 	$(call retry,$(UV_INSTALL) --require-hashes -r requirements-dev.lock)
 	@rm -f $(VENV)/.dev-* && touch $@
 
+# A virtual environment with this Spark only: everything else comes from the other one.
+.cache/spark-%/ready: $(DEV_PACKAGES)
+	@echo "setup: PySpark $* into .cache, 400 MB"
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .cache/spark-$*
+	$(call retry,$(BIN)/uv pip install --quiet --python .cache/spark-$*/bin/python pyspark==$*)
+	@packages() { $$1/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"; }; \
+		echo "import site; site.addsitedir('$$(packages $(BIN)/..)')" > "$$(packages .cache/spark-$*)/penstock.pth"
+	@touch $@
+
 $(STAMP): $(PACKAGES)
 	@echo "setup: jars of Delta and Kafka into $${PENSTOCK_HOME:-.penstock}, 100 MB"
 	@$(BIN)/python -m penstock.spark.jars
@@ -163,7 +180,7 @@ $(STAMP): $(PACKAGES)
 
 require-python:
 	@[ -n "$(PYTHON)" ] || { \
-		echo "setup: Python 3.11 (or 3.12) was not found: install it with its venv module, or name it: make PYTHON=/path/to/python3.11" >&2; \
+		echo "setup: Python 3.11 (or 3.12, 3.13) was not found: install it with its venv module, or name it: make PYTHON=/path/to/python3.11" >&2; \
 		exit 1; }
 
 require-java:

@@ -18,7 +18,7 @@ from penstock.job.faults import Fault
 from penstock.job.spec import JobSpec, SparkSpec
 from penstock.reporting.model import JobStatus
 from penstock.spark.delta_spark import DELTA_SETTINGS
-from penstock.spark.jars import JarSet
+from penstock.spark.jars import JarSet, sets_to_read_tables
 from penstock.spark.session import open_spark, running_session
 from penstock.tables.registry import check_jobs, failpoint, load_job, load_jobs
 from penstock.watch import status as job_status
@@ -69,7 +69,7 @@ def run(*jobs: JobFile, once: bool = True, spark: SparkSession | None = None) ->
 
     specs = load_jobs([Path(job) for job in jobs])
     # A JVM loads jars when it starts: `session` may be called next.
-    run_jobs(specs, listener_for, RunOptions(once, failpoint(), spark or running_session(), (JarSet.DELTA,)))
+    run_jobs(specs, listener_for, RunOptions(once, failpoint(), spark or running_session(), sets_to_read_tables()))
     return runs
 
 

@@ -83,6 +83,14 @@ class Retrying(Event, level=Level.WARNING):
     pause_seconds: float
 
 
+class ExecutorsAwaited(Event, level=Level.WARNING):
+    """A Spark job has waited long without an executor; a second one, with their number, when they came."""
+
+    executors: int
+    requested: str
+    cluster: str
+
+
 # the steps of a round
 
 

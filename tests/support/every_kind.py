@@ -1,138 +1,109 @@
-"""A job with each kind of table on a real broker, with a few records each: bad ones, late ones, changed rows."""
+"""One job of each kind of table over one topic, and whether each table holds exactly what the topic holds.
+
+Values are whole numbers: every sum of them is exact, in any order.
+"""
 
 from __future__ import annotations
 
 import json
-import random
-import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+import polars as pl
 
-from penstock import api
-from tests.support.kafka import Produce, Topics
+from tests.support.kafka import Produce
+from tests.support.processes import command_json
 
-DAY = datetime(2026, 3, 1, tzinfo=UTC)
-DAYS = 12
-PATHS = ("/tea", "/coffee", "/cake", "/login", "/checkout")
-SCRIPT = "<script>document.title = 'run'</script>"
-"""In topics' records, which pages must show as text."""
-
-JOBS = {
-    "web": """
-schema: {{method: string, url: string, status: int, at: timestamp}}
-columns: {{date: day(at)}}
-table: {{delta: {{path: {lake}/web, partition_by: [date]}}}}
-on: {{bad_share: 1, new_column: quarantine}}
-claims: {{heartbeat: 1s, topic: "{coordination}", partitions: 1}}
-""",
-    "shop": """
-route: {{by: field(meta.type)}}
-event_time: meta.at
-types:
-  order: {{schema: {{meta: {{type: string, at: string}}, customer: string, price: "decimal(10,2)"}}}}
-  click: {{schema: {{meta: {{type: string, at: string}}, url: string}}}}
-days: {{complete_after: 1h}}
-table: {{export: {{path: {lake}/shop}}}}
-on: {{bad_share: 1}}
-""",
-    "devices": """
-schema: {{device: string, temperature: double, removed: boolean, version: long}}
-table: {{keyed: {{path: {lake}/devices, row_keys: [device], sequence: version, delete: removed, buckets: 8}}}}
-on: {{bad_share: 1}}
-""",
-    "metrics": """
-table: {{rollup: {{path: {lake}/metrics, windows: [1m, 10m], lateness: 0s, update_grace: 1d}}}}
-on: {{bad_share: 1}}
-""",
+START = 1_700_006_400
+HOSTS = 20
+PARTITIONS = 4
+KINDS = ("delta", "export", "keyed", "rollup")
+_SCHEMA = "{name: string, tags: {host: string}, fields: {value: double}, timestamp: long}"
+_JSON = f"decode: json\nschema: {_SCHEMA}\n"
+_PARTS = {
+    "delta": _JSON,
+    "export": f"decode: json\nroute: {{by: field(name)}}\nevent_time: kafka.timestamp\n"
+    f"types: {{cpu: {{schema: {_SCHEMA}}}, disk: {{schema: {_SCHEMA}}}}}\n",
+    "keyed": f"{_JSON}columns: {{host: tags.host}}\n",
+    "rollup": "decode: telegraf\n",
+}
+_TABLES: Mapping[str, Mapping[str, object]] = {
+    "delta": {},
+    "export": {},
+    "keyed": {"row_keys": ["host"], "sequence": "timestamp", "buckets": 4},
+    "rollup": {"windows": ["1m"], "update_grace": "1d"},
 }
 
 
 @dataclass(slots=True)
 class EveryKind:
-    """The folder has a job file for each name in `JOBS`, whose topic has two partitions."""
+    """The jobs in a folder; their tables are below `root`, and `spark` is the section of that name."""
 
     folder: Path
     bootstrap: str
-    tag: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
-
-    def __post_init__(self) -> None:
-        for name in JOBS:
-            Topics(self.bootstrap)(2, name=self.topic(name))
-            self.write_file(name)
-
-    def topic(self, name: str) -> str:
-        return f"{name}_{self.tag}"
-
-    def path(self, name: str) -> Path:
-        return self.folder / f"{name}.yaml"
+    topic: str
+    root: str
+    storage: Mapping[str, str] = field(default_factory=dict)
+    spark: Mapping[str, object] = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict)
+    batch_records_max: int = 200
+    places: list[tuple[int, int]] = field(default_factory=list)
 
     @property
-    def paths(self) -> dict[str, Path]:
-        return {name: self.path(name) for name in JOBS}
+    def paths(self) -> list[Path]:
+        return [self.folder / f"{kind}.yaml" for kind in KINDS]
 
-    def write_file(self, name: str, before: str = "", after: str = "") -> None:
-        """Write a job file with a part of it replaced."""
-        decode = "telegraf" if name == "metrics" else "json"
-        group = f", group: {self.topic(name)}" if name == "web" else ""
-        head = f'job: {name}\nlog: {{kafka: {{bootstrap: "{self.bootstrap}", topics: [{self.topic(name)}]{group}}}}}\n'
-        body = JOBS[name].format(lake=self.folder / "lake", coordination=f"claims_{self.tag}")
-        spark = 'spark: {master: "local[2]"}\n'
-        self.path(name).write_text(f"{head}decode: {decode}{body}{spark}".replace(before, after) if before else
-                                   f"{head}decode: {decode}{body}{spark}")  # fmt: skip
+    def write(self) -> list[str]:
+        """Write the job files; gives their paths."""
+        for kind, path in zip(KINDS, self.paths, strict=True):
+            kafka = {"bootstrap": self.bootstrap, "topics": [self.topic], "client": dict(self.client)}
+            table = {"path": f"{self.root}/{kind}", **_TABLES[kind], "storage": dict(self.storage)}
+            path.write_text(
+                f"job: {kind}\nlog: {{kafka: {json.dumps(kafka)}}}\n{_PARTS[kind]}"
+                f"table: {{{kind}: {json.dumps(table)}}}\n"
+                f"flush: {{allowed_latency: 100ms, max_messages_per_batch: {self.batch_records_max}}}\n"
+                f"limits: {{transient_retries: 20, shutdown: 30s}}\nspark: {json.dumps(dict(self.spark))}\n"
+            )
+        return [str(path) for path in self.paths]
 
-    def send(self, count: int = 40) -> None:
-        """Send records of every job: about `count` each, the same every time."""
-        rng = random.Random(7)
-        produce = Produce(self.bootstrap)
-        for name, records in (
-            ("web", self._web(count, rng)), ("shop", self._shop(count, rng)), ("devices", self._devices(count, rng)),
-            ("metrics", self._metrics(count)),
-        ):  # fmt: skip
-            halves: tuple[list[str], list[str]] = ([], [])
-            for number, record in enumerate(records):
-                halves[number % 2].append(record)
-            for partition, values in enumerate(halves):
-                produce(self.topic(name), values, partition)
+    def fill(self, produce: Produce, count: int) -> None:
+        """Append records, those of a host to one partition."""
+        first = len(self.places)
+        for partition in range(PARTITIONS):
+            numbers = [number for number in range(first, first + count) if number % PARTITIONS == partition]
+            self.places += produce(self.topic, [_record(number) for number in numbers], partition=partition)
 
-    def run(self, spark: SparkSession) -> None:
-        api.run(*self.paths.values(), spark=spark)
+    def assert_exact(self) -> None:
+        """Each table holds what follows from the records that were produced, and `verify` proves it with all values."""
+        numbers, count = range(len(self.places)), len(self.places)
+        place = ["kafka_partition", "kafka_offset"]
+        assert Counter(self._delta("delta").select(place).rows()) == Counter(self.places)
+        pattern = f"{self.root}/export/*/day=*/*.parquet"
+        assert Counter(pl.read_parquet(pattern, storage_options=self._options).select(place).rows()) == Counter(
+            self.places
+        )
+        last = {f"host-{number % HOSTS}": START + number for number in numbers}
+        assert dict(self._delta("keyed").select("host", "timestamp").rows()) == last
+        partials = self._delta("rollup_partials")
+        assert (partials["count"].sum(), partials["sum"].sum()) == (count, sum(numbers))
+        for path in self.paths:
+            assert command_json("verify", str(path), "--values", "--all")["ok"], path
 
-    def _web(self, count: int, rng: random.Random) -> Iterator[str]:
-        for number in range(count):
-            record: dict[str, object] = {
-                "method": "GET",
-                "url": rng.choice(PATHS),
-                "status": rng.choice((200, 200, 204, 404, 500)),
-                "at": (DAY + timedelta(minutes=number)).isoformat(),
-            }
-            match number % 10:
-                case 3:
-                    record["status"] = f"{record['status']} OK"
-                case 6:
-                    record["referrer"] = SCRIPT
-            text = json.dumps(record)
-            yield text[:-9] if number % 20 == 15 else text
+    def _delta(self, name: str) -> pl.DataFrame:
+        return pl.read_delta(f"{self.root}/{name}", storage_options=self._options)
 
-    def _shop(self, count: int, rng: random.Random) -> Iterator[str]:
-        for number in range(count):
-            at = DAY + timedelta(days=number * DAYS / count, hours=rng.random())
-            kind = rng.choice(("order", "click", "click"))
-            own = {"customer": f"c{rng.randrange(50)}", "price": "9.50"} if kind == "order" else {"url": "/tea"}
-            yield json.dumps({"meta": {"type": kind, "at": at.isoformat()}, **own})
+    @property
+    def _options(self) -> dict[str, str] | None:
+        return dict(self.storage) or None
 
-    def _devices(self, count: int, rng: random.Random) -> Iterator[str]:
-        for number in range(count):
-            device = f"d{number % max(4, count // 3)}"
-            temperature = round(15 + 10 * rng.random(), 1)
-            removed = number > count // 2 and number % 13 == 0
-            yield json.dumps({"device": device, "temperature": temperature, "removed": removed, "version": number})
 
-    def _metrics(self, count: int) -> Iterator[str]:
-        for number in range(count):
-            at = int(DAY.timestamp()) + number * 30
-            fields = {"user": 10.0 + number % 7}
-            yield json.dumps({"name": "cpu", "tags": {"host": f"h{number % 3}"}, "fields": fields, "timestamp": at})
+def _record(number: int) -> bytes:
+    content = {
+        "name": ("cpu", "disk")[number % 2],
+        "tags": {"host": f"host-{number % HOSTS}"},
+        "fields": {"value": number},
+        "timestamp": START + number,
+    }
+    return json.dumps(content).encode()

@@ -27,13 +27,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
+import pyspark
 
 import penstock
 from tests.support.worker_daemon import ADDRESS_NAME
 
 IMPORTED = (
     # Arrow, PySpark and Typer import these late.
-    *("pandas", "pyarrow.dataset", "pydantic", "pyspark.sql.classic.dataframe", "pyspark.sql.pandas.map_ops"),
+    *("pandas", "pyarrow.dataset", "pydantic", "pyspark.sql.pandas.map_ops"),
+    *(() if pyspark.__version__.startswith("3.") else ("pyspark.sql.classic.dataframe",)),
     *("pyspark.worker", "tests.support.claimants", "tests.fault.consumer", "tests.support.export_process"),
 )
 """Besides all modules of Penstock, which also imports many late."""

@@ -32,6 +32,7 @@ VERBS = {
     "rebuild": ("maintenance", "Restore lost logs of an export from its files."),
     "quarantine": ("quarantine", "List, show, replay or discard records that could not be written."),
     "claims": ("claims.commands", "Show who holds which partition; pause a group, release a claim."),
+    "pack": ("pack", "Pack this Python environment for the executors of a cluster."),
     "broker": ("broker", "A real Kafka on this machine, for development."),
     "wal": ("wal", "A durable HTTP log for sources that cannot replay (docs/wal.md)."),
 }

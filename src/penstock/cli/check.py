@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
+from penstock.cli.tables import table
 from penstock.errors import UserError
 from penstock.job.faults import Finding, JobFileError, KeyPath, shown, unless_secret
 from penstock.job.loader import CheckedFile
@@ -19,27 +21,58 @@ from penstock.tables.registry import check_jobs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.engine.cluster_check import ExecutorReport
+
+_PARTS = ("packages", "log", "storage")
+"""What is tried on an executor."""
+
 
 def check(
     jobs: Annotated[list[Path], typer.Argument(help="Job files.")],
     deep: Annotated[bool, typer.Option("--deep", help="Let Spark check `sql:` texts, too.")] = False,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Try log and storage on every executor.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print a list of files with their faults.")] = False,
 ) -> None:
-    """Report all faults of job files; opens no connection, and starts Spark only with --deep."""
+    """Report all faults of job files; opens connections only with --cluster, and starts Spark with that and --deep."""
     results = check_jobs(jobs)
+    # The cluster first: a process has one session, and --deep takes any.
+    executors = {result.path: _executors(result.spec) for result in results if cluster and result.spec is not None}
     if deep:
         results = [_checked_by_spark(result) for result in results]
     if json:
         content = [
             {"file": str(result.path), "ok": not result.faults, "faults": [fault.as_json() for fault in result.faults]}
+            | ({"executors": [asdict(report) for report in executors[result.path]]} if result.path in executors else {})
             for result in results
         ]
         typer.echo(dumps(content, indent=2))
     else:
         for result in results:
             typer.echo(_as_text(result))
-    if any(result.faults for result in results):
+            _print_executors(executors.get(result.path, []))
+    failed = [report for reports in executors.values() for report in reports if report.faults]
+    if failed or any(result.faults for result in results):
         raise typer.Exit(JobFileError.exit_code)
+
+
+def _executors(job: JobSpec) -> list[ExecutorReport]:
+    from penstock.engine.cluster_check import check_cluster  # noqa: PLC0415 - imports pyspark
+    from penstock.spark.session import open_spark  # noqa: PLC0415
+
+    return check_cluster(job, open_spark(job.spark, name="penstock check", light=True))
+
+
+def _print_executors(reports: Sequence[ExecutorReport]) -> None:
+    """A line for each executor, and below them each fault once."""
+    if not reports:
+        return
+    rows = [
+        [report.executor, report.python, *("failed" if part in report.faults else "ok" for part in _PARTS)]
+        for report in reports
+    ]
+    Console(highlight=False).print(table(["executor", "python", *_PARTS], rows))
+    for fault in dict.fromkeys(f"{part}: {text}" for report in reports for part, text in report.faults.items()):
+        typer.echo(fault)
 
 
 def _checked_by_spark(result: CheckedFile) -> CheckedFile:

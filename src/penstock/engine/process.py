@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from penstock.claims import StaticClaims
 from penstock.claims.group import open_group
+from penstock.engine.executor_watch import ExecutorWatch
 from penstock.engine.loop import Loop, Retries, Turns
 from penstock.engine.pulse import Pulse, SparkProgress
 from penstock.engine.round import open_rounds
@@ -55,8 +56,10 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
     light = all(job.sql is None for job in jobs)
     name = "penstock " + " ".join(job.name for job in jobs)
     spark = SharedSession(lambda: options.session or open_spark(spec, name, options.jars, light))
-    stop = threading.Event()
-    threads = [_start(job, spark, listener_for(job), stop, options) for job in jobs]
+    stop, ended = threading.Event(), threading.Event()
+    listeners = [listener_for(job) for job in jobs]
+    threads = [_start(job, spark, listener, stop, options) for job, listener in zip(jobs, listeners, strict=True)]
+    ExecutorWatch(spark.opened, listeners).start(ended)
     exit_code: int | None = None
     try:
         with _stopping(stop, spark, max(job.limits.shutdown_seconds_max for job in jobs)):
@@ -67,6 +70,7 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
                 if exit_code is not None:
                     stop.set()
     finally:
+        ended.set()
         if options.session is None:
             spark.stop()
     if exit_code is not None:

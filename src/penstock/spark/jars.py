@@ -37,7 +37,13 @@ SCALA = "2.13"
 KAFKA_REVISION = "4.1.2"
 LOG4J_REVISION = "2.25.3"
 HADOOP_REVISION = "3.4.1"
-DELTA_REVISIONS: Mapping[str, str] = {"4.0": "4.0.0"}
+DELTA_ARTIFACTS: Mapping[str, str] = {
+    "3.5": "delta-spark_2.12:3.3.2",
+    "4.0": "delta-spark_2.13:4.0.0",
+    "4.1": "delta-spark_4.1_2.13:4.3.1",
+    "4.2": "delta-spark_4.2_2.13:4.4.0",
+}
+"""By line of Spark; folders of jars are named by the revision, so each line has another one."""
 
 _JAVA_HINT = f"install a Java runtime of version {JAVA_MAJOR_MIN} or later and put it on PATH, or set JAVA_HOME to it"
 # A missing descriptor must fail: Ivy would otherwise take the jar alone and forget what it depends on.
@@ -255,7 +261,8 @@ def request_for(jar_set: JarSet, spark_version: str, shipped: Path) -> JarReques
     modules = tuple(sorted({re.split(r"-(?=\d[^-]*\.)", name)[0] for name in names}))
     match jar_set:
         case JarSet.KAFKA_SOURCE:
-            source = f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{spark_version}"
+            scala = "2.12" if spark_version.startswith("3.") else SCALA
+            source = f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{spark_version}"
             return JarRequest(jar_set, (source,), excluded_modules=modules)
         case JarSet.DELTA:
             return JarRequest(jar_set, (delta_coordinate(spark_version),), excluded_modules=modules)
@@ -274,14 +281,21 @@ def request_for(jar_set: JarSet, spark_version: str, shipped: Path) -> JarReques
 
 
 def delta_coordinate(spark_version: str) -> str:
-    """The Delta release that belongs to this Spark."""
+    """The Delta release that belongs to this Spark; only a Spark session that reads tables itself needs it."""
     line = ".".join(spark_version.split(".")[:2])
-    if line not in DELTA_REVISIONS:
+    if line not in DELTA_ARTIFACTS:
         raise UserError(
-            f"no Delta release is known for Spark {spark_version}",
-            hint=f"install a pyspark of one of these lines: {', '.join(DELTA_REVISIONS)}",
+            f"there is no Delta release for Spark {spark_version}",
+            detail="jobs run without it; a Spark session cannot read their tables",
+            hint=f"to read tables with Spark, install a pyspark of one of these lines: {', '.join(DELTA_ARTIFACTS)}",
         )
-    return f"io.delta:delta-spark_{SCALA}:{DELTA_REVISIONS[line]}"
+    return f"io.delta:{DELTA_ARTIFACTS[line]}"
+
+
+def sets_to_read_tables() -> tuple[JarSet, ...]:
+    """What a session needs that may read tables later, if there is such a set for the installed Spark."""
+    line = ".".join(installed_spark()[0].split(".")[:2])
+    return (JarSet.DELTA,) if line in DELTA_ARTIFACTS else ()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from socketserver import BaseServer
 from typing import IO, Any
 
-from pyspark import SparkConf, SparkContext
-from pyspark.accumulators import AccumulatorServer
+from pyspark import SparkConf, SparkContext, accumulators
 from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
@@ -57,6 +58,9 @@ _UNSTATED_MASTER = "local[*]"
 _JVM_OPTIONS = "spark.driver.defaultJavaOptions"
 _KEEPS_SIGNAL_MASK = "-Xrs"
 """Without it a JVM unblocks SIGTERM, and ends by it."""
+_PYTHON = "spark.pyspark.python"
+_UNPACKING = re.compile(r"Utils\$?\.(?:unpack|fetchFile)|SparkContext\.addFile|addArchive")
+"""In the stack of an error about spark.archives, which the driver unpacks too."""
 _MISREAD_MASTER = ("Could not parse Master URL", "Invalid master URL", "Master must either be")
 
 
@@ -70,7 +74,8 @@ def open_spark(
     _check_reachable(spark.master)
     if is_local(spark.master) if spark.master else not may_be_given_a_master():
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # PySpark starts the Python of executors by this variable only.
+    os.environ["PYSPARK_PYTHON"] = spark.conf.get(_PYTHON) or os.environ.get("PYSPARK_PYTHON") or sys.executable
     settings = {**_SETTINGS, **(LIGHT if light else {}), **spark.conf}
     jars = [str(jar) for jar_set in jar_sets for jar in resolve(jar_set)]
     if jars:
@@ -102,7 +107,10 @@ def _start_jvm(settings: Mapping[str, str]) -> None:
         return
     # They print stack traces for errors that are raised anyway.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    AccumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+    for server in vars(accumulators).values():
+        # Its name differs between releases of Spark.
+        if isinstance(server, type) and issubclass(server, BaseServer):
+            server.handle_error = lambda *_: None  # type: ignore[method-assign]
     options = f"{settings.get(_JVM_OPTIONS, '')} {_KEEPS_SIGNAL_MASK}".strip()
     conf = SparkConf().setAll([*settings.items(), (_JVM_OPTIONS, options)])
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -111,7 +119,7 @@ def _start_jvm(settings: Mapping[str, str]) -> None:
             streams = {"stdout": log, "stderr": subprocess.STDOUT}
             gateway = launch_gateway(conf, {"start_new_session": True, **streams})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
-        exited = error.getCondition() == "JAVA_GATEWAY_EXITED"
+        exited = "JAVA_GATEWAY_EXITED" in str(error)
         raise UserError(
             "Spark's JVM did not start",
             detail=f"its output is at the end of {log_path()}" if exited else str(error),
@@ -186,6 +194,10 @@ class SharedSession:
                 self._session = self._open_session()
             return self._session
 
+    def opened(self) -> SparkSession | None:
+        """The session, if a batch needed one so far."""
+        return self._session
+
     def cancel_jobs(self) -> None:
         """Cancel the Spark jobs of all threads; if Spark does not answer, there are none."""
         if self._session is not None:
@@ -243,6 +255,9 @@ def _opening_error(error: Exception, master: str) -> PenstockError:
     cause = last_cause(error)
     if any(text in str(error) for text in _MISREAD_MASTER):
         return UserError(f"Spark does not know the master {master}", detail=cause, hint="check spark.master")
+    if _UNPACKING.search(str(error)):
+        hint = "make the archive with `penstock pack`, and check the path in spark.archives"
+        return UserError("Spark cannot fetch or unpack a file that it ships to executors", detail=cause, hint=hint)
     return UnreachableError(
         f"Spark could not be started on the master {master}",
         detail=cause,

@@ -62,6 +62,9 @@ class JobView:
                 self._commit(event)
             case events.Retrying(reason, _, pause_seconds):
                 self._show(f"waits {pause_seconds:.0f} s: {reason}", "yellow")
+            case events.ExecutorsAwaited(executors, requested, cluster):
+                waits = f"waits for an executor: asked for {requested}; the cluster has {cluster}"
+                self._show(*((f"{executors} executors came", "") if executors else (waits, "yellow")))
             case events.JobStopped():
                 self._show("done" if self.once and not self.lag else "stopped")
             case events.JobFailed(_, reason) | events.JobCrashed(_, reason):

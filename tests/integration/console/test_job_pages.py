@@ -18,16 +18,16 @@ from penstock.job.spec import ClaimsSpec, kafka_of
 from penstock.logs.registry import open_log
 from penstock.tables.registry import load_job
 from tests.support.browser import PHONE, Browser
-from tests.support.every_kind import JOBS, SCRIPT, EveryKind
+from tests.support.console_jobs import JOBS, SCRIPT, ConsoleJobs
 
 COUNT = 40
 TABS = ("", "/table", "/quarantine", "/claims", "/verify", "/explorer", "/settings")
 
 
 @pytest.fixture(scope="module")
-def jobs(bootstrap: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> EveryKind:
+def jobs(bootstrap: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> ConsoleJobs:
     """Every job has read all its records but the last four."""
-    jobs = EveryKind(tmp_path_factory.mktemp("jobs"), bootstrap)
+    jobs = ConsoleJobs(tmp_path_factory.mktemp("jobs"), bootstrap)
     jobs.send(COUNT)
     jobs.run(spark)
     jobs.send(4)
@@ -35,7 +35,7 @@ def jobs(bootstrap: str, spark: SparkSession, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="module")
-def console(jobs: EveryKind) -> Iterator[Served]:
+def console(jobs: ConsoleJobs) -> Iterator[Served]:
     files = watched_files(jobs.paths.values())
     with served(files, Access(operate_locally=True), history=jobs.folder / "history.sqlite") as console:
         yield console
@@ -80,7 +80,7 @@ def test_the_page_of_a_job_shows_what_only_its_kind_knows(page: Browser, console
 
 
 def test_the_explorer_shows_records_next_to_what_became_of_them(
-    page: Browser, console: Served, jobs: EveryKind
+    page: Browser, console: Served, jobs: ConsoleJobs
 ) -> None:
     def fates(name: str, at: str) -> dict[str, str]:
         go(page, console, f"{name}/explorer?partition={jobs.topic(name)}/0&at={at}")
@@ -106,7 +106,7 @@ def test_the_explorer_shows_records_next_to_what_became_of_them(
     assert "invalid start" in page.text(".fault")
 
 
-def test_a_replay_from_the_page_writes_what_fits_now(page: Browser, console: Served, jobs: EveryKind) -> None:
+def test_a_replay_from_the_page_writes_what_fits_now(page: Browser, console: Served, jobs: ConsoleJobs) -> None:
     go(page, console, "web/quarantine")
     assert "10 in quarantine" in page.text()
     assert page.text(".records mark")
@@ -123,7 +123,7 @@ def test_a_replay_from_the_page_writes_what_fits_now(page: Browser, console: Ser
     page.wait(lambda: not page.all(".running"), "the end")
 
 
-def _uses_the_file(console: Served, jobs: EveryKind) -> bool:
+def _uses_the_file(console: Served, jobs: ConsoleJobs) -> bool:
     console.state.read_soon("web")
     spec = console.state.jobs["web"].spec
     return spec is not None and spec.on.new_column == "add"
@@ -154,7 +154,7 @@ def member(path: Path) -> Iterator[set[int]]:
         log.close()
 
 
-def test_a_group_is_paused_and_resumed(page: Browser, console: Served, jobs: EveryKind) -> None:
+def test_a_group_is_paused_and_resumed(page: Browser, console: Served, jobs: ConsoleJobs) -> None:
     with member(jobs.path("web")) as held:
         page.wait(lambda: held == {0, 1}, "the claims of the member")
         go(page, console, "web/claims")
