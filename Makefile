@@ -33,7 +33,7 @@ STAMP := $(VENV)/.set-up-$(LOCKED)
 UV_INSTALL = $(BIN)/uv pip install $(shell [ -t 2 ] || echo --quiet) --python $(BIN)/python
 
 COMPILE = $(BIN)/uv pip compile $(UPGRADE) --universal --python-version 3.11 --generate-hashes --no-header --quiet \
-	pyproject.toml --extra console
+	pyproject.toml --extra console --extra hdfs
 
 # $(call retry,COMMAND): package registries fail now and then; finished downloads are kept.
 define retry
