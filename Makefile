@@ -44,7 +44,7 @@ define retry
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check lint types compiled tests demo docs bench hdfs soak simulate chaos fmt lock clean require-python require-java
+.PHONY: help setup test check lint types compiled tests demo wheel docs bench hdfs soak simulate chaos fmt lock clean require-python require-java
 
 # Tests start many processes: what they import is compiled once, also where the environment forbids it.
 unexport PYTHONDONTWRITEBYTECODE
@@ -85,6 +85,12 @@ bench: setup $(DEV_PACKAGES) ## side by side with Spark Structured Streaming (RE
 	$(BIN)/python -m benchmarks startup --commits 10000 --json
 	$(BIN)/python -m benchmarks fanout --records $(RECORDS) --json
 	$(BIN)/python -m benchmarks rollup --records $(RECORDS) --json
+
+wheel: $(DEV_PACKAGES) ## build the wheel, install it into a new environment, and run the demo from there (once 400 MB)
+	rm -rf dist && $(BIN)/uv build --quiet --wheel --no-build-isolation --out-dir dist
+	$(BIN)/uv venv --quiet --python $(BIN)/python dist/environment
+	$(BIN)/uv pip install --quiet --python dist/environment/bin/python dist/*.whl
+	cd dist && env -u PYTHONPATH PENSTOCK_HOME=$$PWD/home environment/bin/penstock demo --folder demo
 
 hdfs: setup $(DEV_PACKAGES) ## the contracts of storage and of export commits, on a real HDFS (92 MB of jars, once)
 	$(BIN)/python -m penstock.spark.jars hdfs

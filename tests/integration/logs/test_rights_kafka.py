@@ -30,7 +30,13 @@ from tests.support.waiting import wait_until
 SECONDS_MAX = 120
 METRICS = MetricSample(records=4, hosts=1)
 ANY = AclBindingFilter(
-    ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    ResourceType.ANY,
+    None,  # type: ignore[arg-type]
+    ResourcePatternType.ANY,
+    None,  # type: ignore[arg-type]
+    None,  # type: ignore[arg-type]
+    AclOperation.ANY,
+    AclPermissionType.ANY,
 )
 COLUMNS = {
     "Topics": (ResourceType.TOPIC, "TOPIC"),
