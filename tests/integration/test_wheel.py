@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import venv
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [packages] = (folder / "environment" / "lib").glob("python*/site-packages")
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--offline", "--no-deps"]
     subprocess.run([*uv, "--python", folder / "environment" / "bin" / "python", wheel], check=True)
-    for item in dependencies(distribution("penstock")).values():
+    for item in dependencies(next(iter(distributions(name="penstock", path=[str(packages)])))).values():
         for name in {path.parts[0] for path in item.files or () if path.parts[0] != ".."}:
             if not (packages / name).exists():
                 (packages / name).symlink_to(str(item.locate_file(name)))
