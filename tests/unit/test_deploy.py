@@ -75,6 +75,6 @@ def test_the_unit_stops_the_job_alone_and_restarts_only_what_a_restart_can_cure(
 
 def unit(key: str) -> str:
     parser = RawConfigParser(strict=False, delimiters="=")
-    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read(DEPLOY / "penstock@.service", encoding="utf-8")
     return parser["Service"][key]
