@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from configparser import RawConfigParser
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -46,9 +45,9 @@ def test_the_image_copies_what_exists_and_runs_a_command_that_exists_without_roo
     assert last["USER"] not in ("", "0", "root")
     words = json.loads(last["ENTRYPOINT"]) + json.loads(last["CMD"])
     assert words[:3] == ["tini", "--", "penstock"]
-    command, rest, _ = resolve_command(words[3:])
+    command, following, _ = resolve_command(words[3:])
     options = {option for parameter in command.params for option in parameter.opts}
-    assert {word for word in rest if word.startswith("-")} <= options
+    assert {word for word in following if word.startswith("-")} <= options
     assert f"0.0.0.0:{PORT}" in words and f"127.0.0.1:{PORT}/healthz" in last["HEALTHCHECK"]
     assert last["EXPOSE"] == str(PORT)
 
@@ -74,7 +73,7 @@ def test_the_unit_stops_the_job_alone_and_restarts_only_what_a_restart_can_cure(
 
 
 def unit(key: str) -> str:
-    parser = RawConfigParser(strict=False, delimiters="=")
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read(DEPLOY / "penstock@.service", encoding="utf-8")
-    return parser["Service"][key]
+    """The last value of a key of the unit."""
+    text = (DEPLOY / "penstock@.service").read_text(encoding="utf-8")
+    [*_, last] = re.finditer(rf"^{key}=(.*)$", text, re.MULTILINE)
+    return last[1]
