@@ -50,6 +50,9 @@ def test_the_image_copies_what_exists_and_runs_a_command_that_exists_without_roo
     assert {word for word in following if word.startswith("-")} <= options
     assert f"0.0.0.0:{PORT}" in words and f"127.0.0.1:{PORT}/healthz" in last["HEALTHCHECK"]
     assert last["EXPOSE"] == str(PORT)
+    # Spark creates a folder for artifacts where it is started.
+    assert last["WORKDIR"] == "/tmp"
+    assert unit("WorkingDirectory") == f"/var/lib/{unit('StateDirectory')}"
 
 
 def test_every_way_to_stop_gives_a_job_longer_than_its_own_limit(
