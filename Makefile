@@ -94,7 +94,7 @@ wheel: $(DEV_PACKAGES) ## build the wheel, install it into a new environment, an
 
 hdfs: setup $(DEV_PACKAGES) ## the contracts of storage and of export commits, on a real HDFS (92 MB of jars, once)
 	$(BIN)/python -m penstock.spark.jars hdfs
-	$(BIN)/pytest -m hdfs tests/contract tests/integration/export/test_export_hdfs.py
+	$(BIN)/pytest -m hdfs tests/contract tests/integration
 
 soak: setup $(DEV_PACKAGES) ## 2 million events, a random walk of kills and losses (PENSTOCK_SEED=11), random tests 20 times as often (TRIES=20)
 	$(BIN)/pytest tests/soak -q --timeout 3000 --ignore tests/soak/test_claims_chaos.py
