@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 
-from penstock.errors import PenstockError, UserError
+from penstock.errors import PenstockError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import DeltaPartition
@@ -87,8 +87,7 @@ def alerts(
 ) -> Iterator[Alert]:
     """Alerts, the most serious first."""
     if view.error is not None:
-        hint = f"; {view.error.hint}" if isinstance(view.error, UserError) and view.error.hint else ""
-        yield Alert(AlertKind.LOG_UNREACHABLE, view.error.primary + hint)
+        yield Alert(AlertKind.LOG_UNREACHABLE, "; ".join(filter(None, (view.error.primary, view.error.hint))))
     if view.facts is not None:
         yield from _identity_alerts(fingerprints, view.facts.topic_ids)
     for partition in partitions:

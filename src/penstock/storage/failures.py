@@ -60,12 +60,6 @@ def missing_credentials(text: str, url: str) -> UnreachableError | None:
     )
 
 
-def missing_right(text: str) -> str:
-    """The right to grant after a store has denied a request, by the text of its error."""
-    right = next((right for mark, right in _RIGHTS.items() if mark in text), "list, read and write there")
-    return f"give this user the right to {right}, or correct the storage options"
-
-
 @contextmanager
 def translate_errors(path: str) -> Iterator[None]:
     """Turn errors of a store inside the block into Penstock errors."""
@@ -96,6 +90,12 @@ def failure_of(error: Exception, path: str) -> PenstockError:
     if refused or isinstance(error, store_errors.NotSupportedError):
         return UserError(f"the store refused: {path}", detail=detail, hint="check the url and the storage options")
     return TransientError(f"the store did not answer as it should: {path}", detail=detail)
+
+
+def missing_right(text: str) -> str:
+    """The right to grant after a store has denied a request, by the text of its error."""
+    right = next((right for mark, right in _RIGHTS.items() if mark in text), "list, read and write there")
+    return f"give this user the right to {right}, or correct the storage options"
 
 
 def _number_in(pattern: re.Pattern[str], error: Exception) -> int | None:
