@@ -37,7 +37,7 @@ STAMP := $(VENV)/.set-up-$(LOCKED)
 UV_INSTALL = $(BIN)/uv pip install $(shell [ -t 2 ] || echo --quiet) --python $(BIN)/python
 
 COMPILE = $(BIN)/uv pip compile $(UPGRADE) --universal --python-version 3.11 --generate-hashes --no-header --quiet \
-	pyproject.toml --extra console
+	pyproject.toml --extra console --extra hdfs
 
 # $(call retry,COMMAND): package registries fail now and then; finished downloads are kept.
 define retry
@@ -48,7 +48,7 @@ define retry
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test browser check lint types compiled tests demo docs screenshots dashboards bench hdfs spark cluster soak simulate chaos fmt lock clean require-python require-java
+.PHONY: help setup test browser check lint types compiled tests demo wheel docs screenshots dashboards bench hdfs spark cluster soak simulate chaos fmt lock clean require-python require-java
 
 # Tests start many processes: what they import is compiled once, also where the environment forbids it.
 unexport PYTHONDONTWRITEBYTECODE
@@ -96,9 +96,15 @@ bench: setup $(DEV_PACKAGES) ## side by side with Spark Structured Streaming (RE
 	$(BIN)/python -m benchmarks fanout --records $(RECORDS) --json
 	$(BIN)/python -m benchmarks rollup --records $(RECORDS) --json
 
+wheel: $(DEV_PACKAGES) ## build the wheel, install it into a new environment, and run the demo from there (once 400 MB)
+	rm -rf dist && $(BIN)/uv build --quiet --wheel --no-build-isolation --out-dir dist
+	$(BIN)/uv venv --quiet --python $(BIN)/python dist/environment
+	$(BIN)/uv pip install --quiet --python dist/environment/bin/python dist/*.whl
+	cd dist && env -u PYTHONPATH PENSTOCK_HOME=$$PWD/home environment/bin/penstock demo --folder demo
+
 hdfs: setup $(DEV_PACKAGES) ## the contracts of storage and of export commits, on a real HDFS (92 MB of jars, once)
 	$(BIN)/python -m penstock.spark.jars hdfs
-	$(BIN)/pytest -m hdfs tests/contract tests/integration/export/test_export_hdfs.py
+	$(BIN)/pytest -m hdfs tests/contract tests/integration
 
 spark: setup .cache/spark-$(VERSION)/ready ## one job of each kind, killed and started again, on another Spark (VERSION=3.5.6)
 	$(IN_MEMORY) .cache/spark-$(VERSION)/bin/python -m pytest tests/smoke -q --durations 0 -p no:cacheprovider

@@ -195,7 +195,8 @@ def _fetch_all(
     for attempt in range(1, ATTEMPTS_MAX + 1):
         shutil.rmtree(arriving, ignore_errors=True)
         arriving.mkdir(parents=True)
-        print(f"fetching the jars of {request.name}, attempt {attempt} of {ATTEMPTS_MAX}", file=sys.stderr, flush=True)
+        text = f"fetching the jars of {request.name} into {folder.parent}, once; attempt {attempt} of {ATTEMPTS_MAX}"
+        print(text, file=sys.stderr, flush=True)
         try:
             fetch(request, arriving)
             break

@@ -34,6 +34,18 @@ _CREDENTIALS = {
 }
 
 
+_RIGHTS = {
+    "list request": "list the folder (s3:ListBucket)",
+    "DeleteObjects": "delete (s3:DeleteObject)",
+    "performing GET": "read (s3:GetObject)",
+    "performing HEAD": "read (s3:GetObject)",
+    "performing PUT": "write (s3:PutObject)",
+    "performing POST": "write (s3:PutObject)",
+}
+"""What an error text names, and the right that the request needs."""
+_DENIED_IN_BULK = "code: AccessDenied"
+
+
 class NotFoundError(UserError):
     """There is no object of that name."""
 
@@ -78,12 +90,9 @@ def failure_of(error: Exception, path: str) -> PenstockError:
         return NotFoundError(f"not found: {path}", detail=detail)
     if (missing := missing_credentials(str(error), path)) is not None:
         return missing
-    if isinstance(error, _DENIED) or number in _PERMISSION or status in (401, 403):
-        return UserError(
-            f"permission denied: {path}",
-            detail=detail,
-            hint="give this user the right to list, read and write there, or correct the storage options",
-        )
+    denied = isinstance(error, _DENIED) or _DENIED_IN_BULK in detail
+    if denied or number in _PERMISSION or status in (401, 403):
+        return UserError(f"permission denied: {path}", detail=detail, hint=missing_right(detail))
     if number in _FULL:
         return TransientError(f"no space left: {path}", detail=detail, hint="free space or raise the quota")
     if number in _BAD_PATH or isinstance(error, (ValueError, store_errors.InvalidPathError)):
@@ -92,6 +101,12 @@ def failure_of(error: Exception, path: str) -> PenstockError:
     if refused or isinstance(error, store_errors.NotSupportedError):
         return UserError(f"the store refused: {path}", detail=detail, hint="check the url and the storage options")
     return TransientError(f"the store did not answer as it should: {path}", detail=detail)
+
+
+def missing_right(text: str) -> str:
+    """The right to grant after a store has denied a request, by the text of its error."""
+    right = next((right for mark, right in _RIGHTS.items() if mark in text), "list, read and write there")
+    return f"give this user the right to {right}, or correct the storage options"
 
 
 def _number_in(pattern: re.Pattern[str], error: Exception) -> int | None:

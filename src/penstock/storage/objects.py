@@ -27,7 +27,6 @@ from penstock.storage.files import (
     open_remote_writer,
     size_on_disk,
 )
-from penstock.storage.hdfs import HdfsStorage
 from penstock.storage.port import Entry, Storage, by_folder
 
 if TYPE_CHECKING:
@@ -166,8 +165,17 @@ def open_storage(url: str, options: Mapping[str, str]) -> Storage:
     if scheme in _REMOTE:
         return ObjectStorage(url, _remote_store(url, options), options=options)
     if scheme == "hdfs":
-        return HdfsStorage(url, options)
+        return _open_hdfs(url, options)
     raise UserError(f"no storage for {scheme}:// urls", detail=url, hint="use a path, file, s3, gs, abfss or hdfs")
+
+
+def _open_hdfs(url: str, options: Mapping[str, str]) -> Storage:
+    try:
+        from penstock.storage.hdfs import HdfsStorage  # noqa: PLC0415 - an extra: 17 MB that only HDFS needs
+    except ModuleNotFoundError as error:
+        hint = "pip install 'penstock[hdfs]', for the driver and for the Python of the executors"
+        raise UserError(f"{url}: the package of HDFS is not installed", detail=str(error), hint=hint) from error
+    return HdfsStorage(url, options)
 
 
 def _local_folder(url: str) -> str:

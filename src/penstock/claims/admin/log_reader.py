@@ -46,7 +46,7 @@ class LogReader:
         self.view = GroupView(of.group, READER_HEARTBEAT_SECONDS)
         """By append times: how long a member was silent is the broker's clock, not ours."""
         self._read_at = time.monotonic()
-        self.journal = Journal(of.spec, self.topic, of.group, READER_HEARTBEAT_SECONDS, APPEND_SECONDS_MAX)
+        self.journal = Journal(of.spec, self.topic, of.group, READER_HEARTBEAT_SECONDS, APPEND_SECONDS_MAX, False)
         self._whole = False
         self._who = MemberId(f"admin:{_user()}@{socket.gethostname()}"[:TEXT_CHARACTERS_MAX], uuid.uuid4().hex[:12])
         self.outbox = Outbox(self._who)

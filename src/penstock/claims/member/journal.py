@@ -57,8 +57,12 @@ class Journal:
         group: str,
         heartbeat_seconds: float = 10.0,
         delivery_seconds_max: float | None = None,
+        appends: bool = True,
     ) -> None:
-        """A record fails unless it is delivered within half a heartbeat interval, or within the given time."""
+        """A record fails unless it is delivered within half a heartbeat interval, or within the given time.
+
+        Without `appends` the producer is opened for the first record: to open it takes the permission to write.
+        """
         self.topic = topic
         self.group = group
         self.place = coordination_partition(group, topic.partitions)
@@ -76,7 +80,7 @@ class Journal:
         self.hurries = True
         """Whether its consumer gets each record at once, or costs the broker little."""
         self._consumer = self._new_consumer()
-        self._producer = self._new_producer()
+        self._producer = self._new_producer() if appends else None
 
     def _new_producer(self) -> Producer:
         settings = {
@@ -122,7 +126,8 @@ class Journal:
         """Go on with new clients where the present ones are: one may not recover from a restart of its broker."""
         offset = max(self._sought, self.position())
         self.close()
-        self._consumer, self._producer = self._new_consumer(), self._new_producer()
+        self._consumer = self._new_consumer()
+        self._producer = None if self._producer is None else self._new_producer()
         self.seek(offset)
 
     def bounds(self) -> tuple[int, int]:
@@ -226,15 +231,16 @@ class Journal:
     def flush(self, seconds: float) -> int:
         """Wait for records in flight; returns how many are still not delivered."""
         try:
-            return int(self._producer.flush(seconds))
+            return 0 if self._producer is None else int(self._producer.flush(seconds))
         except KafkaException as error:
             raise self._error(error) from None
 
     def close(self) -> None:
         """Close both clients; records still queued are not sent."""
-        self._producer.purge(in_flight=False)
-        with contextlib.suppress(KafkaException):
-            self._producer.flush(_CLOSE_SECONDS_MAX)
+        if self._producer is not None:
+            self._producer.purge(in_flight=False)
+            with contextlib.suppress(KafkaException):
+                self._producer.flush(_CLOSE_SECONDS_MAX)
         self._consumer.close()
 
     def _produce(self, topic: str, content: bytes, failed: Callable[[], None]) -> None:
@@ -244,18 +250,23 @@ class Journal:
                 if error.code() in TOPIC_DENIED:
                     self._fault = self._error(error)
 
+        if self._producer is None:
+            self._producer = self._new_producer()
         try:
             self._producer.produce(topic, content, self._key, partition=self.place, on_delivery=delivered)
         except BufferError:
             raise TransientError("too many coordination records wait for the broker") from None
         except KafkaException as error:
-            raise self._error(error) from None
+            # After a fatal error every call fails, and only the event before it states the cause.
+            self._serve()
+            raise (self._fault or self._error(error)) from None
         self._serve()
 
     def _serve(self) -> None:
         """Let the producer report what became of its records."""
         try:
-            self._producer.poll(0)
+            if self._producer is not None:
+                self._producer.poll(0)
         except KafkaException as error:
             # A fatal error: it may not write, or lost its sequence of records.
             self._fault = self._error(error)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from penstock.errors import PenstockError, TransientError, UserError
-from penstock.storage.failures import missing_credentials
+from penstock.storage.failures import missing_credentials, missing_right
 
 
 class MissingTableError(TransientError):
@@ -51,7 +51,7 @@ def translated(error: Exception, path: str) -> PenstockError:
         return UserError(
             f"no permission on the table at {path}",
             detail=text,
-            hint="give the process read and write access to the path, or change the path in the job file",
+            hint=missing_right(text),
         )
     if any(mark in text for mark in _NO_PLACE):
         return UserError(

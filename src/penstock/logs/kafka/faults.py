@@ -14,8 +14,8 @@ _PASSING_TEXTS = ("transport failure", "disconnected", "timed out", "connection 
 _CONNECTION_NOISE = re.compile(r"^\S+/\w+: | \(after \d+ms.*")
 """The broker's name, which the error begins with anyway, and durations."""
 _GRANTS = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant Read and Describe on the topic",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "grant Read on the consumer group",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant Read and Describe on the topic, or Write if the job publishes to it",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "grant Describe on the consumer group",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "grant Describe on the cluster",
 }
 
