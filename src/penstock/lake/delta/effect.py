@@ -81,7 +81,7 @@ def _metadata(proposal: Proposal, accepted: tuple[ProposalPart, ...], files: tup
             CommitStart(*placed(part.partition), part.offset) for part in accepted if isinstance(part, StartPart)
         ),
         rows=proposal.rows + sum(file.rows for file in files),
-        size_bytes=sum(file.size_bytes for file in files),
+        size_bytes=sum(file.written_bytes for file in files),
         files_removed=len(proposal.removes),
         files_added=len(files) if proposal.removes else 0,
     )

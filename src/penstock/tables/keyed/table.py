@@ -151,5 +151,5 @@ def _names(flow: Flow) -> NewName:
 def _fresh_bytes(merge: Merge, counts: Counts) -> int:
     """The bytes of the rows that a batch wrote, without unchanged rows of rewritten files."""
     rows = sum(file.rows for file in merge.files)
-    size_bytes = sum(file.size_bytes for file in merge.files)
+    size_bytes = sum(file.written_bytes for file in merge.files)
     return round(size_bytes * counts.written / rows) if rows else 0

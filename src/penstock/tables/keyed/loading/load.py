@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import SparkSession
 
 from penstock.environment import new_batch_id
@@ -24,6 +23,7 @@ from penstock.flow.write.names import compacted_name
 from penstock.job.spec import JobSpec
 from penstock.lake.compaction import Limit, gather
 from penstock.lake.delta.compact import VERSIONS_TO_LAND_MAX
+from penstock.lake.delta.entry import Action
 from penstock.lake.delta.files import check_staged
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, DeltaLog
@@ -172,14 +172,14 @@ class TableLoad:
             for key, added in ((loads_key(self.job.name), 1), (overwritten_key(self.job.name), overwrites)):
                 if added:
                     numbers[key] = (self.data.transaction(key) or 0) + added
-            actions: list[AddAction | RemoveAction] = [self.data.remove_action(file) for file in removes]
+            actions: list[Action] = [self.data.remove_action(file) for file in removes]
             actions += [self.data.add_action(file) for file in merge.files]
             record = Provenance(
                 kind="load",
                 job=self.job.name,
                 batch=batch,
                 rows=sum(file.rows for file in merge.files),
-                size_bytes=sum(file.size_bytes for file in merge.files),
+                size_bytes=sum(file.written_bytes for file in merge.files),
                 files_removed=len(removes),
                 files_added=len(merge.files),
             )
