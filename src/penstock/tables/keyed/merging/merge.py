@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.flow.write.names import Content, content_of
+from penstock.lake.compaction import CompactionLimits
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.vectors import bitmap_of
 from penstock.tables.keyed.layout import DELETE, key_frame, newer, older, order_columns, order_frame
@@ -35,6 +36,10 @@ from penstock.tables.keyed.tombstones import (
     tombstone_schema,
     write_tombstones,
 )
+
+SMALL_ROWS = 8192
+MANY_SMALL = CompactionLimits(alike_min=8)
+"""New versions of rows are in small files: so many of a bucket and of one size become one with the next batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,52 +216,59 @@ def _matched(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Inc
 
 def _written(flow: MergeFlow, plan: BucketPlan, incoming: Incoming, matches: Matches) -> tuple[BucketReport, Places]:
     """Mark replaced rows, or rewrite their files, and write new rows. Returns also the records that had an effect."""
-    puts = fold(incoming.frame)
+    puts, store = fold(incoming.frame), flow.store
     files: list[StagedFile] = []
     removed: list[str] = []
     marks: list[Mark] = []
     used: list[Places] = []
-    new, fresh = puts, []
+    fresh: list[pa.Table] = []
+    new, small = puts, {file.path: file for file in _many_small(flow, plan)}
     for file, pairs in matches:
         new = new.join(pairs, on="key", how="anti", maintain_order="left")
         hits = puts.join(pairs, on="key", maintain_order="left")
         old = hits["old"].to_numpy()
-        deleted = flow.store.deleted(file)
-        if not _marks(flow, file, len(old)):
-            before = flow.store.read(file.path)
+        deleted = store.deleted(file)
+        if file.path in small or not _marks(flow, file, len(old)):
+            before = store.read(file.path)
             rows, effective = _replaced(flow, incoming, hits, before, deleted)
             used.append(effective)
-            if rows is not before:
-                removed.append(file.path)
-                files += flow.store.write(rows, plan.bucket, flow.name)
+            if rows is before:
+                continue
+            removed.append(file.path)
+            if small.pop(file.path, None) is None:
+                files += store.write(rows, plan.bucket, flow.name)
+            else:
+                fresh.append(rows)
             continue
-        base = flow.store.read_at(file.path, old) if flow.store.layout.merge else None
+        base = store.read_at(file.path, old) if store.layout.merge else None
         combined = _combined(flow, incoming, hits, base)
         used.append(combined.used)
         if combined.changed.any():
             gone = np.concatenate([deleted, old[combined.changed]])
             marks.append(Mark(file.path, len(gone), bitmap_of(gone)))
-            stays = combined.changed & combined.alive
-            fresh.append((hits["key"].to_numpy()[stays], combined.rows.filter(pa.array(stays))))
+            fresh.append(combined.rows.filter(pa.array(combined.changed & combined.alive)))
     inserts = _combined(flow, incoming, new)
     used.append(inserts.used)
+    # Without updates the new rows are in order already.
     rows = inserts.rows if inserts.alive.all() else inserts.rows.filter(pa.array(inserts.alive))
-    fresh.append((new["key"].to_numpy()[inserts.alive], rows))
-    files += flow.store.write(_in_key_order(fresh), plan.bucket, flow.name)
+    if rows.num_rows or fresh:
+        fresh += map(store.left, small.values())
+        removed += small
+    rows = store.sorted([rows, *fresh]) if fresh else rows
+    files += store.write(rows, plan.bucket, flow.name)
     return BucketReport(plan.bucket, tuple(files), tuple(removed), marks=tuple(marks)), np.concatenate(used)
+
+
+def _many_small(flow: MergeFlow, plan: BucketPlan) -> list[ActiveFile]:
+    """Small files that join the new rows of a batch, because their number makes every batch slower."""
+    rows_max = min(flow.store.chunk_rows, SMALL_ROWS) if flow.rewrite_share else 0
+    small = [file for file in plan.files if 0 < file.rows_left <= rows_max]
+    return next(iter(MANY_SMALL.worthwhile(small)), [])
 
 
 def _marks(flow: MergeFlow, file: ActiveFile, count: int) -> bool:
     """Whether to mark so many rows of a file, instead of rewriting it."""
     return count <= flow.rewrite_share * (file.rows or 0) and count < file.rows_left
-
-
-def _in_key_order(parts: list[tuple[Places, pa.Table]]) -> pa.Table:
-    """Rows of several parts, each with its key numbers, in the order of these."""
-    if len(parts) == 1:
-        return parts[0][1]
-    order = np.argsort(np.concatenate([keys for keys, _ in parts]), kind="stable")
-    return pa.concat_tables([rows for _, rows in parts]).combine_chunks().take(pa.array(order))
 
 
 def _combined(flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, base: pa.Table | None = None) -> Combined:
