@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import ClassVar, Protocol, dataclass_transform
+from typing import ClassVar, Protocol, TypeAlias, dataclass_transform
 
 
 class Level(StrEnum):
@@ -41,6 +41,10 @@ class Listener(Protocol):
     """Receives the events of a job."""
 
     def event(self, event: Event) -> None: ...
+
+
+OnLanded: TypeAlias = Callable[[Mapping[str, int], int], None]
+"""Receives the positions of what has landed, and the version of the table."""
 
 
 class NullListener:
@@ -158,6 +162,11 @@ class BatchCommitted(Event):
     files: int = 0
     size_bytes: int = 0
     seconds: float = 0.0
+    positions: Mapping[str, int] = field(default_factory=dict)
+    """By partition, for programs; not logged, as there may be many."""
+
+    def facts(self) -> dict[str, object]:
+        return {name: fact for name, fact in super().facts().items() if name != "positions"}
 
 
 class OfPartition(Event):

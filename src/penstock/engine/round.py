@@ -253,7 +253,7 @@ class Rounds(Generic[S]):
         return landed.outcome
 
     def _report_landed(self, batch: Batch, landed: Landed, staged_at: float) -> None:
-        counts = landed.counts
+        counts, accepted = landed.counts, {part.partition for part in landed.outcome.accepted}
         if counts.written:
             self.cache.record_bytes = landed.size_bytes / counts.written
         self.listener.event(
@@ -268,6 +268,7 @@ class Rounds(Generic[S]):
                 files=landed.files,
                 size_bytes=landed.size_bytes,
                 seconds=round(self.environment.now() - staged_at, 3),
+                positions={str(piece.partition): piece.end for piece in batch.slices if piece.partition in accepted},
             )
         )
 

@@ -149,8 +149,13 @@ def test_a_compaction_leaves_a_file_whose_rows_were_marked_meanwhile(tmp_path: P
     table.put(*(row(number, None, gone=True) for number in range(40)))
     table.run()
     table.put(row(50, None, gone=True))
-    steps = {"compact_staged": lambda: table.run()}
-    environment = Environment(at_step=lambda step: steps.pop(step, lambda: None)())
+    waiting = [table.run]
+
+    def at_step(step: str) -> None:
+        if step == "compact_staged" and waiting:
+            waiting.pop()()
+
+    environment = Environment(at_step=at_step)
     report = kind_of(table.job).compact(table.job, CompactRequest(), environment, None)
     assert (report.files_removed, report.dropped) == (0, 1)
     assert len(table.values()) == 59 and table.verified().ok

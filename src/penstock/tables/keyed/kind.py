@@ -50,7 +50,15 @@ from penstock.tables.keyed.spec import (
 )
 from penstock.tables.keyed.table import KeyedTable, KeyedWriter
 from penstock.tables.keyed.tombstones import Tombstones
-from penstock.tables.kind import CompactRequest, Kind, ReadRequest, SaveMode, VacuumRequest
+from penstock.tables.kind import (
+    CompactRequest,
+    Kind,
+    ReadRequest,
+    SaveMode,
+    StreamBatch,
+    VacuumRequest,
+    Written,
+)
 from penstock.tables.single.facts import table_status
 from penstock.tables.single.table import SingleKind, existing_table, vacuum
 from penstock.tables.single.writer import row_columns
@@ -74,6 +82,12 @@ class KeyedKind(SingleKind):
     ) -> LoadReport:
         keyed = job_of(job, KeyedSpec)
         return TableLoad(keyed, created(keyed, spark, environment), spark, mode).load(paths)
+
+    def write(
+        self, job: JobSpec, frame: DataFrame, mode: SaveMode, batch: StreamBatch | None, environment: Environment
+    ) -> Written:
+        keyed, spark = job_of(job, KeyedSpec), frame.sparkSession
+        return TableLoad(keyed, created(keyed, spark, environment), spark, mode).write(frame, batch)
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return prove_keyed(job_of(job, KeyedSpec), depth, open_log)
