@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,7 +21,7 @@ from penstock.environment import Environment
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.reports import CompactReport
 from penstock.tables.keyed import merger
-from penstock.tables.keyed.layout import order_columns
+from penstock.tables.keyed.layout import Layout, key_frame, order_columns
 from penstock.tables.keyed.merging import chunks
 from penstock.tables.keyed.merging.merge import MANY_SMALL
 from penstock.tables.keyed.merging.search import old_rows
@@ -255,6 +258,40 @@ def test_rows_are_found_whatever_the_row_groups(
     assert [wanted[key] for key in pairs["key"]] == [item for item in wanted if item in numbers]
     some = np.array([number for number in range(len(numbers)) if number % 3 == 0][::-1])
     assert store.read_at(file.path, some).to_pylist() == [rows.to_pylist()[number] for number in some]
+
+
+MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.int16(), lambda number: number - 5),
+        (pa.bool_(), lambda number: number > 5),
+        (pa.date32(), lambda number: date(1969, 12, 28) + timedelta(days=number)),
+        (pa.timestamp("us", "UTC"), lambda number: MOMENT + timedelta(microseconds=number)),
+        (pa.binary(), lambda number: bytes([250 - number])),
+        (pa.string(), lambda number: "\U0001d11e" * (number % 3) + str(number)),
+    ],
+    ids=str,
+)
+def test_rows_are_found_by_keys_of_every_type(tmp_path: Path, kind: pa.DataType, value: Callable[[int], Any]) -> None:
+    """Nested columns come before the second key: the footer numbers their leaves."""
+    nested = pa.struct([("a", pa.int64()), ("b", pa.int64())])
+    schema = pa.schema(
+        [("nested", nested), ("one", kind), ("two", pa.int64()), ("_sequence", pa.int64()), ("_tiebreak", pa.int64())]
+    )
+    store = chunks.ChunkStore(str(tmp_path), {}, schema, Layout(("one", "two")), 1000)
+    values = [{"one": value(number), "two": number, "_sequence": 0, "_tiebreak": 0} for number in range(12)]
+    rows = store.sorted([pa.Table.from_pylist(values, schema)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunks, "ROW_GROUP_ROWS_MAX", 2)
+        [file] = store.write(rows, 0, lambda: "c.1." + "0" * 32 + ".pq")
+    order = pl.DataFrame(dict.fromkeys(order_columns(store.layout), [1] * 12))
+    records = key_frame(store.layout, rows).hstack(order).with_row_index("key")
+    for wanted in (records, records[3:4], records[8:12]):
+        pairs = old_rows(store, ActiveFile(file.path, file.size_bytes, 0, ("0",)), wanted)
+        assert pairs["old"].to_list() == pairs["key"].to_list() == wanted["key"].to_list()
 
 
 def test_partial_updates_of_marked_rows_keep_their_other_values(tmp_path: Path) -> None:

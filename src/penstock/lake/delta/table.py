@@ -275,7 +275,8 @@ class DeltaLog:
         with suppress(PenstockError), library_errors(self.spec.path):
             self.handle.update_incremental()
             self.handle.create_checkpoint()
-            self.handle.cleanup_metadata()
+            if self.handle.metadata().configuration.get("delta.enableExpiredLogCleanup") != "false":
+                self.handle.cleanup_metadata()
 
     def stamped(self, files: Iterable[StagedFile], stamps: Mapping[str, str]) -> list[StagedFile]:
         """The files with the partition columns that a commit on the loaded version fills in."""

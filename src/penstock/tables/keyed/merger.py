@@ -141,7 +141,13 @@ class Merge:
         if not marks:
             return reports
         data, vectors = vectors_file(self._name(), [(mark.bitmap, mark.rows) for mark in marks])
-        self._data.storage().put(vectors[0].path, data)
+        sink = self._data.storage().open_writer(vectors[0].path)
+        try:
+            sink.write(data)
+            sink.close()
+        except BaseException:
+            sink.abandon()
+            raise
         of_path = dict(zip((mark.path for mark in marks), vectors, strict=True))
         active, logged = {file.path: file for file in self._active()}, self._data.logged_files()
 

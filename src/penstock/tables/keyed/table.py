@@ -91,7 +91,8 @@ class KeyedTable(SingleTable):
         landed = self.landed(self.data.commit_revised(revise, staged.schema, merge.commit_tombstones))
         if landed.outcome.version is None:
             return landed
-        return replace(landed, files=len(merge.files), size_bytes=_fresh_bytes(merge, landed.counts))
+        files = sum(file.vector is None for file in merge.files)
+        return replace(landed, files=files, size_bytes=_fresh_bytes(merge, landed.counts))
 
 
 class KeyedWriter(SingleWriter):

@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 from penstock.lake.delta.files import ActiveFile
 from penstock.tables.keyed.layout import Layout, key_frame, order_columns, order_frame
 from penstock.tables.keyed.merging.chunks import ChunkStore, fitted, present, row_group_starts
-from penstock.tables.keyed.merging.packing import packed
+from penstock.tables.keyed.merging.packing import Numbers, Places, packed
 
 TEXTS = (pl.String, pl.Binary)
+Ranges = tuple[Numbers, Numbers, Numbers]
+"""The values of the records, and the least and the greatest value of each row group, encoded alike."""
 
 
 def old_rows(store: ChunkStore, file: ActiveFile, records: pl.DataFrame) -> pl.DataFrame:
@@ -53,10 +55,10 @@ def _within(layout: Layout, file: ActiveFile) -> pl.Expr:
 def _groups_with(layout: Layout, parquet: pq.ParquetFile, coming: pl.DataFrame) -> list[int]:
     """The row groups that may have one of the keys, by the bounds of the key columns in the footer."""
     footer = parquet.metadata
-    numbers = {name: number for number, name in enumerate(parquet.schema_arrow.names)}
-    if footer.num_row_groups == 1 or footer.num_columns != len(numbers):
-        return [*range(footer.num_row_groups)]
     groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+    if len(groups) == 1:
+        return [0]
+    numbers = {footer.schema.column(number).path: number for number in range(footer.num_columns)}
     ranges = []
     for name, column in zip(layout.key_names, layout.keys, strict=True):
         statistics = [group.column(numbers[column]).statistics for group in groups]
@@ -69,7 +71,7 @@ def _groups_with(layout: Layout, parquet: pq.ParquetFile, coming: pl.DataFrame) 
     return [group for group in np.flatnonzero(first < end).tolist() if _any_within(ranges[1:], group, first, end)]
 
 
-def _any_within(ranges: Iterable[tuple[np.ndarray, ...]], group: int, first: np.ndarray, end: np.ndarray) -> bool:
+def _any_within(ranges: Iterable[Ranges], group: int, first: Places, end: Places) -> bool:
     inside = np.ones(end[group] - first[group], np.bool_)
     for values, low, high in ranges:
         part = values[first[group] : end[group]]
@@ -77,14 +79,14 @@ def _any_within(ranges: Iterable[tuple[np.ndarray, ...]], group: int, first: np.
     return bool(inside.any())
 
 
-def _ranges(values: pl.Series, statistics: list[pq.Statistics]) -> tuple[np.ndarray, ...]:
-    """The values, and the least and the greatest of each row group, as numbers in the order of the values."""
+def _ranges(values: pl.Series, statistics: list[pq.Statistics]) -> Ranges:
+    """All as numbers in the order of the values."""
     if values.dtype in TEXTS:
         bounds = [pl.Series([getattr(item, end) for item in statistics], dtype=values.dtype) for end in ("min", "max")]
     else:
         values = values.to_physical().cast(pl.Int64)
-        bounds = [
-            pl.Series([getattr(item, end) for item in statistics], dtype=pl.Int64) for end in ("min_raw", "max_raw")
-        ]
+        raw = ([int(getattr(item, end)) for item in statistics] for end in ("min_raw", "max_raw"))
+        bounds = [pl.Series(numbers, dtype=pl.Int64) for numbers in raw]
     codes = packed([pl.concat([values, *bounds])])
-    return tuple(np.split(codes, [len(values), len(values) + len(statistics)]))
+    of_values, low, high = np.split(codes, [len(values), len(values) + len(statistics)])
+    return of_values, low, high
