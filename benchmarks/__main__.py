@@ -19,6 +19,7 @@ from benchmarks.hot import EXECUTORS, bench_hot
 from benchmarks.ingest import bench_ingest
 from benchmarks.keyed.compare import bench_keyed
 from benchmarks.keyed.growth import bench_growth
+from benchmarks.keyed.sparse import bench_sparse
 from benchmarks.lookups import bench_lookups
 from benchmarks.meters import BenchResult
 from benchmarks.rollup import bench_rollup
@@ -122,6 +123,17 @@ def keyed(
     if growth:
         result = replace(result, extra={**result.extra, "growth": bench_growth(update_share, batch, _report)})
     _print(result, json)
+
+
+@app.command()
+def keyed_sparse(
+    rows: Annotated[list[int] | None, typer.Option(min=1_000, help="Rows in the table; repeat for several.")] = None,
+    updates: Annotated[list[int] | None, typer.Option(min=1, help="Updates in a batch; repeat for several.")] = None,
+    json: Json = False,
+) -> None:
+    """A few random updates into large tables, against MERGE INTO with deletion vectors."""
+    costs = bench_sparse(rows or [100_000, 1_000_000, 5_000_000, 20_000_000], updates or [100, 10_000], _report)
+    _print_rows({"bench": "keyed-sparse", "costs": [asdict(cost) for cost in costs]}, "costs", json)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """`bench lookups`: rows by their keys out of a keyed table, by `penstock.read` and by the plain table, files and time.
 
-Measurements of 1,000 devices in the order of time, loaded in several commits, as batches of a topic would bring them.
+Measurements of 1,000 devices in the order of time, loaded in several commits, as batches of a topic would bring them;
+then once more, with a fifth of the rows replaced, which are marked as deleted in their files.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,10 @@ from benchmarks.sides import loader, written_job
 from penstock.spark.delta_spark import open_delta_spark
 
 COMMITS = 20
+MARKED_SHARE = 0.2
+MARKING_COMMITS = 4
+"""So many that each replaces few rows of a file, which are marked."""
+SEED = 20260303
 TRIES = 5
 _JOB = """\
 job: lookups
@@ -64,9 +69,14 @@ def bench_lookups(rows: int, report: Report) -> tuple[int, list[Answer]]:
     spark = open_delta_spark("bench lookups")
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         report(f"loading {rows:,} rows in {COMMITS} commits")
-        path = _loaded(spark, Path(folder), rows)
+        load = loader(spark, written_job(Path(folder), _JOB.format(table=json.dumps(f"{folder}/table"))))
+        path = _loaded(load, Path(folder), rows)
         files = len(spark.read.format("delta").load(path).inputFiles())
         answers = [_answer(spark, path, case, report) for case in _cases(rows // DEVICES)]
+        report(f"replacing {MARKED_SHARE:.0%} of the rows")
+        _replace_some(load, Path(folder), rows)
+        marked = [_answer(spark, path, case, report) for case in _cases(rows // DEVICES)]
+        answers += [replace(answer, case=f"{answer.case}, with {MARKED_SHARE:.0%} marked") for answer in marked]
     spark.stop()
     return files, answers
 
@@ -102,8 +112,7 @@ def _measured(ask: Callable[[], DataFrame]) -> tuple[int, int, float]:
     return rows, len(ask().inputFiles()), round(statistics.median(spent), 3)
 
 
-def _loaded(spark: SparkSession, folder: Path, rows: int) -> str:
-    load = loader(spark, written_job(folder, _JOB.format(table=json.dumps(str(folder / "table")))))
+def _loaded(load: Callable[[Path], object], folder: Path, rows: int) -> str:
     share = rows // COMMITS
     for first in range(0, COMMITS * share, share):
         file = folder / f"{first}.parquet"
@@ -111,3 +120,11 @@ def _loaded(spark: SparkSession, folder: Path, rows: int) -> str:
         load(file)
         file.unlink()
     return str(folder / "table")
+
+
+def _replace_some(load: Callable[[Path], object], folder: Path, rows: int) -> None:
+    numbers = np.random.default_rng(SEED).choice(rows, int(rows * MARKED_SHARE), replace=False)
+    for number, share in enumerate(np.array_split(numbers, MARKING_COMMITS)):
+        file = folder / f"replaced-{number}.parquet"
+        rows_of(np.sort(share)).drop("status", "seq").write_parquet(file)
+        load(file)

@@ -27,7 +27,7 @@ from penstock.tables.keyed.layout import HIDDEN
 BASELINE_NAME = "Spark Structured Streaming, foreachBatch: newest of each key, Delta MERGE INTO with a range predicate"
 BASELINE_SPARK = SparkSpec(conf={**DELTA_SETTINGS, "spark.driver.memory": "4g"})
 """Its rows pass through the JVM, which is given the memory for it."""
-_SCHEMA = "device STRING, at BIGINT, temperature DOUBLE, humidity DOUBLE, status STRING, seq BIGINT"
+SCHEMA = "device STRING, at BIGINT, temperature DOUBLE, humidity DOUBLE, status STRING, seq BIGINT"
 LOADS = ("load_wall_s", "reload_wall_s", "same_rows_wall_s")
 FILES = 8
 
@@ -67,7 +67,7 @@ def loads(spark: SparkSession, folder: Path) -> dict[str, float]:
 def baseline(batch: int, spark: SparkSession, bootstrap: str, folder: Path) -> None:
     """The way of a good Spark engineer: one row for each key, and a condition by which the merge skips files."""
     table = f"delta.`{folder / 'table'}`"
-    spark.sql(f"CREATE TABLE {table} ({_SCHEMA}) USING delta")
+    spark.sql(f"CREATE TABLE {table} ({SCHEMA}) USING delta")
     newest = Window.partitionBy("device", "at").orderBy(F.col("seq").desc())
 
     def merge(rows: DataFrame, number: int) -> None:
@@ -82,7 +82,7 @@ def baseline(batch: int, spark: SparkSession, bootstrap: str, folder: Path) -> N
         rows.unpersist()
 
     records = sides.kafka_source(spark, bootstrap).option("maxOffsetsPerTrigger", batch).load()
-    rows = records.select(F.from_json(F.col("value").cast("string"), _SCHEMA).alias("record")).select("record.*")
+    rows = records.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("record")).select("record.*")
     sides.run_to_end(rows.writeStream.foreachBatch(merge), folder)
 
 

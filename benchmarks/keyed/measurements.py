@@ -32,10 +32,10 @@ flush: {{max_messages_per_batch: {batch}, min_bytes_per_file: 1B, max_bytes_per_
 """
 
 
-def job_text(bootstrap: str, batch: int, table: Path) -> str:
+def job_text(bootstrap: str, batch: int, table: Path, buckets: int = BUCKETS) -> str:
     """The job file of a table that takes the records in batches of so many."""
     path = json.dumps(str(table))
-    return _JOB.format(bootstrap=bootstrap, topic=TOPIC, table=path, batch=batch, buckets=BUCKETS)
+    return _JOB.format(bootstrap=bootstrap, topic=TOPIC, table=path, batch=batch, buckets=buckets)
 
 
 def rows_of(numbers: npt.NDArray[np.int64], sequence: int = 0) -> pl.DataFrame:

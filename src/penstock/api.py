@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from pyspark.sql import SparkSession
 
 from penstock.engine.process import RunOptions, run_jobs
-from penstock.events import BatchCommitted, Event, Listener
+from penstock.events import BatchCommitted, Event, Listener, OnLanded
 from penstock.job.faults import Fault
 from penstock.job.spec import JobSpec, SparkSpec
 from penstock.reporting.model import JobStatus
@@ -50,13 +50,26 @@ class JobRun:
             self.filtered += event.filtered
 
 
+@dataclass(frozen=True, slots=True)
+class _Landing:
+    on_landed: OnLanded
+
+    def event(self, event: Event) -> None:
+        if isinstance(event, BatchCommitted) and event.version is not None:
+            self.on_landed({partition: end for partition, (_, end) in event.slices.items()}, event.version)
+
+
 def check(*jobs: JobFile) -> list[Fault]:
     """All faults of job files; empty if there are none."""
     return [fault for checked in check_jobs([Path(job) for job in jobs]) for fault in checked.faults]
 
 
-def run(*jobs: JobFile, once: bool = True, spark: SparkSession | None = None) -> list[JobRun]:
+def run(
+    *jobs: JobFile, once: bool = True, spark: SparkSession | None = None, on_landed: OnLanded | None = None
+) -> list[JobRun]:
     """Run jobs, with `once` up to the present end of their logs, and return what each has done.
+
+    `on_landed` is called after each commit of a batch, with the positions by partition and the version of the table.
 
     It runs in `spark`, or else in the session of this process, which both stay open; or in one of its own. Events are
     logged by `logging`, under `penstock.jobs.NAME`. Without `once` it returns after SIGTERM or Ctrl-C.
@@ -65,7 +78,8 @@ def run(*jobs: JobFile, once: bool = True, spark: SparkSession | None = None) ->
 
     def listener_for(job: JobSpec) -> Listener:
         runs.append(JobRun(job.name))
-        return Judging(job, Listeners(runs[-1], AlertChanges(LogRecords(job.name))))
+        listeners: list[Listener] = [runs[-1], AlertChanges(LogRecords(job.name))]
+        return Judging(job, Listeners(*listeners, *([] if on_landed is None else [_Landing(on_landed)])))
 
     specs = load_jobs([Path(job) for job in jobs])
     # A JVM loads jars when it starts: `session` may be called next.

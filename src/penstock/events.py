@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import ClassVar, Protocol, dataclass_transform
+from typing import ClassVar, Protocol, TypeAlias, dataclass_transform
 
 UNLOGGED: Mapping[str, object] = {"logged": False}
 """Marks a field that is only for displays and metrics."""
@@ -46,6 +46,10 @@ class Listener(Protocol):
     """Receives the events of a job."""
 
     def event(self, event: Event) -> None: ...
+
+
+OnLanded: TypeAlias = Callable[[Mapping[str, int], int], None]
+"""Receives the positions of what has landed, and the version of the table."""
 
 
 class NullListener:

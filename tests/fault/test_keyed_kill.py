@@ -25,10 +25,11 @@ log:
 decode: json
 schema: {{number: long, value: long, gone: boolean, seq: long}}
 table:
-  keyed: {{path: "{path}", row_keys: [number], sequence: seq, delete: gone, buckets: 2, chunk_rows: 50}}
+  keyed: {{path: "{path}", row_keys: [number], sequence: seq, delete: gone, buckets: 2, chunk_rows: 5000}}
 flush: {{allowed_latency: 100ms}}
 {more}spark: {{conf: {{spark.driver.memory: 512m}}}}
 """
+ROWS = 6000
 
 
 class Oracle:
@@ -70,6 +71,9 @@ def test_killed_at_every_step_of_a_batch_and_of_a_compaction(
     name, table, oracle = topic(partitions=2), tmp_path / "table", Oracle()
     job = tmp_path / "job.yaml"
     job.write_text(JOB.format(bootstrap=bootstrap, topic=name, path=table, more=""))
+    # So many rows that batches mark a few of them.
+    produce(name, oracle.records(ROWS))
+    run_in_process(job, spark)
     for step in STEPS:
         before = rows_in(table)
         produce(name, oracle.records(120))
@@ -85,6 +89,7 @@ def test_killed_at_every_step_of_a_batch_and_of_a_compaction(
         assert rows_in(table) == oracle.rows, step
     command_json("vacuum", str(job))
     assert rows_in(table) == oracle.rows
+    assert any('"deletionVector"' in entry.read_text() for entry in (table / "_delta_log").glob("*.json"))
     assert command_json("verify", str(job))["ok"]
     assert {row["number"]: row["value"] for row in spark.read.format("delta").load(str(table)).collect()} == oracle.rows
 

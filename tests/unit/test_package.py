@@ -25,7 +25,7 @@ def test_importing_the_package_loads_no_spark_and_starts_no_thread() -> None:
 
 
 def test_the_package_exports_its_documented_names() -> None:
-    assert penstock.__all__ == ["check", "read", "run", "session", "status", "verify"]
+    assert penstock.__all__ == ["check", "foreach_batch", "read", "run", "session", "status", "verify", "write"]
     assert all(callable(getattr(penstock, name)) for name in penstock.__all__)
     with pytest.raises(AttributeError):
         _ = penstock.rede

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, assert_never
 
-from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.flow.write.manifest import Counts, StagedFile, Vector
 from penstock.lake.state import DeltaState, Numbers, Totals, slice_totals
 from penstock.logs.log import EpochMark, Partition, Slice
 
@@ -103,6 +103,7 @@ class RemovedFile:
     path: str
     size_bytes: int
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    vector: Vector | None = None
 
 
 @dataclass(frozen=True, slots=True)

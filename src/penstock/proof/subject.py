@@ -148,11 +148,12 @@ class RowSource:
         return sum(file.rows or 0 for file in self.files)
 
 
-def table_source(table: DeltaLog, place: PlaceColumns | None) -> RowSource:
+def table_source(table: DeltaLog, place: PlaceColumns | None, *, reads_vectors: bool = False) -> RowSource:
     """The files of the version that the table has loaded, each examined."""
     with library_errors(table.spec.path):
         # Of a file with a deletion vector only some rows count.
-        refuse_deletion_vectors(table.handle, table.spec.path)
+        if not reads_vectors:
+            refuse_deletion_vectors(table.handle, table.spec.path)
         columns = table.handle.metadata().partition_columns
     files = [
         DataFile(file.path, file.rows, file.size_bytes, dict(zip(columns, file.values, strict=True)))

@@ -15,7 +15,6 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
@@ -27,6 +26,7 @@ from penstock.flow.write.names import replayed_name
 from penstock.job.kafka_types import RECORD_SCHEMA
 from penstock.job.spec import JobSpec
 from penstock.lake.compaction import Limit, gather, write_rows
+from penstock.lake.delta.entry import Action
 from penstock.lake.delta.files import ActiveFile, check_staged
 from penstock.lake.delta.keys import field_key, replay_key
 from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, placed
@@ -111,7 +111,7 @@ def run_change(
         run=run.number,
         offsets=tuple(ReplayedOffsets(*placed(place), ranges) for place, ranges in run.offsets.items()),
         rows=run.rows,
-        size_bytes=sum(file.size_bytes for file in files),
+        size_bytes=sum(file.written_bytes for file in files),
     )
     return Change([*map(table.remove_action, removed), *map(table.add_action, files)], numbers, record.metadata)
 
@@ -143,7 +143,7 @@ def remove_run(quarantine: DeltaLog, run: ReplayRun) -> int:
     def decide() -> Change | None:
         if run_number(quarantine) >= run.number:
             return None
-        actions: list[AddAction | RemoveAction] = []
+        actions: list[Action] = []
         for file in files_of(quarantine):
             if not any(may_hold(file, *span) for span in spans):
                 continue

@@ -306,14 +306,38 @@ class SaveMode(StrEnum):
     OVERWRITE = "overwrite"
 
 
+@dataclass(frozen=True, slots=True)
+class StreamBatch:
+    """A batch of a streaming query of Spark: the numbers of a query rise."""
+
+    query: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a write of rows has done."""
+
+    rows: int
+    skipped: int
+    """Of these, rows that lost to a newer one, or were in the table already."""
+    version: int
+    """Of the table, with these rows."""
+
+
 @runtime_checkable
 class Loading(Protocol):
-    """A kind whose tables can also load rows from files."""
+    """A kind whose tables can also load rows from files and data frames."""
 
     def load(
         self, job: JobSpec, paths: Sequence[str], mode: SaveMode, spark: SparkSession, environment: Environment
     ) -> Report:
         """Bring the rows of files into the table, each file once."""
+
+    def write(
+        self, job: JobSpec, frame: DataFrame, mode: SaveMode, batch: StreamBatch | None, environment: Environment
+    ) -> Written:
+        """Bring the rows of a data frame into the table, in one commit; a batch that it has already is skipped."""
 
 
 @runtime_checkable

@@ -13,16 +13,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.environment import Environment
 from penstock.errors import UserError
+from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
+from penstock.lake.delta.entry import Action
+from penstock.lake.delta.vectors import bitmap_of, vectors_file
 from penstock.tables.keyed.files import chunk_store, files_number
 from penstock.tables.keyed.layout import buckets_of, key_frame
 from penstock.tables.kind import CompactRequest, Loading, SaveMode
@@ -206,6 +209,36 @@ def foreign_drop(path: str) -> Damage:
     return lambda table: DeltaTable(f"{table.path}{path}").delete()
 
 
+# damage to deletion vectors
+
+
+def vectors_of(table: Keyed) -> list[Path]:
+    return sorted({Path(table.path, vector.path) for vector in table.table().vectors().values()})
+
+
+def cut_vectors(table: Keyed) -> None:
+    path = vectors_of(table)[0]
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def other_vectors(table: Keyed) -> None:
+    """The vectors of another version of the same file, intact and of the same length."""
+    path = vectors_of(table)[0]
+    vectors = [vector for vector in table.table().vectors().values() if path.match(f"*/{vector.path}")]
+    data, _ = vectors_file("s.pq", [(bitmap_of(np.arange(vector.rows)), vector.rows) for vector in vectors])
+    assert len(data) == len(path.read_bytes()) and data != path.read_bytes()
+    path.write_bytes(data)
+
+
+def no_vectors(table: Keyed) -> None:
+    """A commit that looks like one of ours but for its numbers restores rows."""
+    data = table.table()
+    file = next(file for file in data.active_files() if file.vector is not None)
+    stats = data.logged_files()[file.path].stats
+    staged = StagedFile("", 0, file.path, 0, file.size_bytes, {"_bucket": file.values[0]}, stats)
+    data.commit_actions([data.remove_action(file), data.add_action(staged)], {}, {})
+
+
 # damage to the tables alongside it
 
 
@@ -272,6 +305,14 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
+VECTOR_DAMAGES: dict[str, Damage] = {
+    "vectors missing": lambda table: vectors_of(table)[0].unlink(),
+    "vectors truncated": cut_vectors,
+    "vectors of other rows": other_vectors,
+    "rows restored by another writer": no_vectors,
+}
+
+
 @pytest.mark.parametrize("table", KINDS, ids=str, indirect=True)
 def test_a_healthy_table_is_proven_except_values_without_a_record(table: Keyed, request: Any) -> None:
     kind: Kind = request.node.callspec.params["table"]
@@ -292,6 +333,13 @@ def test_damage_is_found_without_comparing_values(table: Keyed, name: str) -> No
     assert table.verified(values=False).verdict is Verdict.VIOLATED
 
 
+@pytest.mark.parametrize("table", [kind for kind in FEW if not kind.compacted], ids=str, indirect=True)
+@pytest.mark.parametrize("name", VECTOR_DAMAGES)
+def test_damage_to_deletion_vectors_is_found_without_comparing_values(table: Keyed, name: str) -> None:
+    VECTOR_DAMAGES[name](table)
+    assert table.verified(values=False).verdict is Verdict.VIOLATED
+
+
 # forged commits: only the log reveals them
 
 
@@ -303,9 +351,9 @@ def forged(alter: Callable[[Rows], Rows], number: int = NEWEST) -> Damage:
         store = chunk_store(table.job.table, data)  # type: ignore[arg-type]
         file = file_of(table, number)
         [active] = [item for item in data.active_files() if item.path.endswith(file.name)]
-        rows = store.sorted([pa.Table.from_pylist(alter(store.read(active.path).to_pylist()), store.schema)])
+        rows = store.sorted([pa.Table.from_pylist(alter(store.left(active).to_pylist()), store.schema)])
         added = [] if not rows.num_rows else list(store.write(rows, int(active.values[0] or 0), fresh))
-        actions: list[AddAction | RemoveAction] = [
+        actions: list[Action] = [
             data.remove_action(active),
             *(data.add_action(file) for file in added),
         ]

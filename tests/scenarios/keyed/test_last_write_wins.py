@@ -23,6 +23,7 @@ SLOW = settings(
 )
 NUMBERS = st.integers(0, 4)
 RECORDS = st.lists(st.tuples(st.sampled_from("ab"), NUMBERS, st.integers(0, 9), st.booleans()), max_size=25)
+VECTORS = st.sampled_from(["true", "false"])
 CUTS = st.lists(st.integers(1, 6), min_size=1, max_size=6)
 
 
@@ -38,15 +39,17 @@ def test_a_key_has_one_row_with_the_newest_values(tmp_path: Path) -> None:
     assert table.verified().ok
 
 
-def test_files_without_a_key_of_the_batch_are_not_rewritten(tmp_path: Path) -> None:
-    table = Keyed(tmp_path, "partition_keys: [device], row_keys: [number], buckets: 1")
+@pytest.mark.parametrize("vectors", [True, False])
+def test_files_without_a_key_of_the_batch_are_not_rewritten(tmp_path: Path, vectors: bool) -> None:
+    keyed = f"partition_keys: [device], row_keys: [number], buckets: 1, deletion_vectors: {str(vectors).lower()}"
+    table = Keyed(tmp_path, keyed)
     for first in range(0, 500, 100):
         table.put(*(row(number, 0) for number in range(first, first + 100)))
         table.run()
     before = table.files()
     table.put(row(250, 7))
     table.run()
-    assert (len(before), len(before - table.files()), len(table.files() - before)) == (5, 1, 1)
+    assert (len(before), len(before - table.files()), len(table.files() - before)) == (5, 0 if vectors else 1, 1)
     assert table.values()["a", 250] == 7 and len(table.values()) == 500
 
 
@@ -204,11 +207,17 @@ def fresh_folder(folder: Path) -> Path:
 
 
 @SLOW
-@given(records=RECORDS, cuts=CUTS, chunk_rows=st.integers(1, 7), buckets=st.integers(1, 3))
+@given(records=RECORDS, cuts=CUTS, chunk_rows=st.integers(1, 7), buckets=st.integers(1, 3), vectors=VECTORS)
 def test_a_keyed_table_equals_a_dictionary_of_its_records(
-    tmp_path: Path, records: list[tuple[str, int, int, bool]], cuts: list[int], chunk_rows: int, buckets: int
+    tmp_path: Path,
+    records: list[tuple[str, int, int, bool]],
+    cuts: list[int],
+    chunk_rows: int,
+    buckets: int,
+    vectors: str,
 ) -> None:
-    keyed = f"partition_keys: [device], row_keys: [number], delete: gone, chunk_rows: {chunk_rows}, buckets: {buckets}"
+    keyed = "partition_keys: [device], row_keys: [number], delete: gone"
+    keyed += f", chunk_rows: {chunk_rows}, buckets: {buckets}, deletion_vectors: {vectors}"
     table, oracle = Keyed(fresh_folder(tmp_path), keyed, batch=4), Oracle({})
     waiting = list(enumerate(records))
     for turn in range(len(records) + 1):
@@ -230,11 +239,13 @@ def test_a_keyed_table_equals_a_dictionary_of_its_records(
         st.tuples(NUMBERS, st.integers(0, 9), st.booleans(), st.integers(0, 6), st.booleans()), min_size=6, max_size=24
     ),
     step=st.sampled_from(["merged", "checked", "tombstones_written", "committed"]),
+    vectors=VECTORS,
 )
 def test_processes_that_write_the_same_keys_give_the_rows_of_one_process(
-    tmp_path: Path, records: list[tuple[int, int, bool, int, bool]], step: str
+    tmp_path: Path, records: list[tuple[int, int, bool, int, bool]], step: str, vectors: str
 ) -> None:
     keyed = "row_keys: [device, number], delete: gone, sequence: seq, buckets: 2, chunk_rows: 3"
+    keyed += f", deletion_vectors: {vectors}"
     table, oracle = Keyed(fresh_folder(tmp_path), keyed, batch=3), Oracle({})
     offsets = {ZERO: 0, ONE: 0}
     for number, value, gone, order, second in records:
@@ -263,11 +274,13 @@ def test_processes_that_write_the_same_keys_give_the_rows_of_one_process(
         max_size=20,
     ),
     cuts=CUTS,
+    vectors=VECTORS,
 )
 def test_merged_rows_equal_a_dictionary_of_the_records(
-    tmp_path: Path, records: list[tuple[int, int | None, str | None, bool]], cuts: list[int]
+    tmp_path: Path, records: list[tuple[int, int | None, str | None, bool]], cuts: list[int], vectors: str
 ) -> None:
     keyed = "row_keys: [number], delete: gone, partial_updates: merge, buckets: 2, chunk_rows: 3"
+    keyed += f", deletion_vectors: {vectors}"
     table = Keyed(fresh_folder(tmp_path), keyed)
     expected: dict[int, tuple[int | None, str | None]] = {}
     for turn, (number, value, note, gone) in enumerate(records):

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.environment import Environment
 from penstock.failpoints import COMPACT_STEPS, VACUUM_STEPS
+from penstock.lake.delta.table import open_table
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog, open_log
 from penstock.logs.wal.client import WalClient
@@ -27,17 +28,22 @@ KEPT = WalLimits(reserve_bytes=1024)
 TRIM_STEPS = ("wal_trimmed", "wal_committed")
 
 
-def test_a_keyed_table_with_killed_processes_loads_and_compactions_equals_a_dictionary(tmp_path: Path) -> None:
+@pytest.mark.parametrize("vectors", [True, False])
+def test_a_keyed_table_with_killed_processes_loads_and_compactions_equals_a_dictionary(
+    tmp_path: Path, vectors: bool
+) -> None:
     died_at: set[str] = set()
-    decks = Decks(random.Random(7))
+    marked, decks = 0, Decks(random.Random(7))
     for seed in range(SEEDS):
         folder = tmp_path / str(seed)
         folder.mkdir()
-        walk = Walk(folder, random.Random(seed), decks)
+        walk = Walk(folder, random.Random(seed), decks, vectors=vectors)
         for _ in range(STEPS):
             walk.step()
         walk.check_final_state()
         died_at |= walk.died_at
+        marked += len(open_table(walk.job.table, "walk").vectors())
+    assert (marked > 0) is vectors
     assert died_at == {*RUN_STEPS, *LOAD_STEPS, *COMPACT_STEPS, *VACUUM_STEPS} - {NOWHERE}
 
 

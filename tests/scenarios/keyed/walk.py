@@ -44,6 +44,7 @@ table:
     delete: gone
     buckets: 3
     chunk_rows: 6
+    deletion_vectors: {vectors}
 flush: {{max_messages_per_batch: 7}}
 """
 KAFKA = '{kafka: {bootstrap: "nowhere:9092", topics: [events]}}'
@@ -83,6 +84,7 @@ class Walk:
     decks: Decks
     log: MemoryLog = field(default_factory=lambda: MemoryLog({ZERO: {}, ONE: {}}))
     died_at: set[str] = field(default_factory=set)
+    vectors: bool = True
     _newest: dict[Key, dict[str, Any]] = field(default_factory=dict)
     _sent: list[dict[str, Any]] = field(default_factory=list)
     _fresh: list[int] = field(default_factory=list)
@@ -94,7 +96,7 @@ class Walk:
         self.write_job()
 
     def write_job(self) -> None:
-        self._file.write_text(JOB.format(log=self.log_section(), path=self.path))
+        self._file.write_text(JOB.format(log=self.log_section(), path=self.path, vectors=str(self.vectors).lower()))
 
     def log_section(self) -> str:
         return KAFKA

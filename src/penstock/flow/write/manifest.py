@@ -43,6 +43,17 @@ class Counts:
         return self.read == self.written + self.quarantined + self.filtered + self.skipped
 
 
+class Vector(msgspec.Struct, frozen=True):
+    """A deletion vector: which rows of a file are deleted. It is a part of a file next to the data."""
+
+    path: str
+    """Relative to the root of its table."""
+    offset: int
+    size_bytes: int
+    rows: int
+    """How many rows are deleted."""
+
+
 class StagedFile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A Parquet file that is written and not yet committed. It belongs to one partition (RULES C4)."""
 
@@ -57,6 +68,12 @@ class StagedFile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     """Delta statistics as JSON text."""
     last_offset: int | None = None
     """Of an export: the offset of its last record, which its final name shows."""
+    vector: Vector | None = None
+    """Of a file that is in the table already: the rows that are deleted from now on. Then `rows` is 0."""
+
+    @property
+    def written_bytes(self) -> int:
+        return self.size_bytes if self.vector is None else 0
 
 
 class RowWriter(Protocol):

@@ -140,11 +140,12 @@ def commit_merged(
     def decide() -> Change | None:
         active = {file.path: file for file in table.active_files()}
         landed[:] = [swap for swap in merged if swap.outputs and all(file.path in active for file in swap.outputs)]
-        sized = {(file.path, file.size_bytes) for file in active.values()}
-        alive[:] = [swap for swap in merged if sized >= {(file.path, file.size_bytes) for file in swap.group.files}]
+        same = {(file.path, file.size_bytes, file.vector) for file in active.values()}
+        alive[:] = [
+            swap for swap in merged if same >= {(file.path, file.size_bytes, file.vector) for file in swap.group.files}
+        ]
         if not alive or table.version >= version_max:
             return None
-        refuse_deletion_vectors(table.handle, table.spec.path)
         try:
             table.check_schema(written_with)
         except SchemaMovedError:

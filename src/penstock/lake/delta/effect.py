@@ -83,11 +83,11 @@ def _metadata(proposal: Proposal, accepted: tuple[ProposalPart, ...], files: tup
             CommitStart(*placed(part.partition), part.offset) for part in accepted if isinstance(part, StartPart)
         ),
         rows=sum(file.rows for file in shown),
-        size_bytes=sum(file.size_bytes for file in shown),
+        size_bytes=sum(file.written_bytes for file in shown),
         quarantined=proposal.counts_elsewhere.quarantined,
         filtered=proposal.counts_elsewhere.filtered,
         files_removed=len(proposal.removes),
-        files_added=len(shown),
+        files_added=sum(file.vector is None for file in shown),
         steps=proposal.steps,
     )
     return {

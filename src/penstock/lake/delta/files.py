@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from penstock.errors import TransientError, UserError
 from penstock.flow.columns.partition_values import Values, partition_value
-from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.manifest import StagedFile, Vector
+from penstock.lake.delta.vectors import VECTORS_FEATURE
 from penstock.storage import Storage
 
 if TYPE_CHECKING:
     # Spark tasks import this module and must not load the Delta library.
     from deltalake import DeltaTable
 
-_DELETION_VECTORS = "deletionVectors"
 _STATISTICS = ("min", "max", "null_count")
 
 
@@ -38,6 +38,22 @@ class ActiveFile:
     spans: Mapping[str, tuple[Any, Any] | None] = field(default_factory=dict, compare=False)
     """The least and the greatest value of the columns that were asked for."""
     nulls: Mapping[str, int | None] = field(default_factory=dict, compare=False)
+    vector: Vector | None = None
+    """The rows that are deleted; `rows` counts them too."""
+
+    @property
+    def deleted(self) -> int:
+        return 0 if self.vector is None else self.vector.rows
+
+    @property
+    def rows_left(self) -> int:
+        """Without deleted ones; 0 if the statistics lack the rows."""
+        return (self.rows or 0) - self.deleted
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The data, and the vector if there is one."""
+        return (self.path,) if self.vector is None else (self.path, self.vector.path)
 
 
 def active_files(handle: DeltaTable, spans_of: Sequence[str] = ()) -> tuple[ActiveFile, ...]:
@@ -74,8 +90,8 @@ def _distinct(column: pa.ChunkedArray) -> list[tuple[str | None, pa.Scalar]]:
 
 
 def refuse_deletion_vectors(handle: DeltaTable, path: str) -> None:
-    """Refuse files with deletion vectors: a copy would restore deleted rows."""
-    if _DELETION_VECTORS not in (handle.protocol().reader_features or ()):
+    """Refuse files with deletion vectors, where rows are copied without them: a copy would restore deleted rows."""
+    if VECTORS_FEATURE not in (handle.protocol().reader_features or ()):
         return
     if any(batch.num_rows for batch in handle.deletion_vectors()):
         raise UserError(
@@ -95,8 +111,11 @@ class StagedFileGoneError(TransientError):
 
 def check_staged(storage: Storage, files: Iterable[StagedFile]) -> None:
     """Raise `StagedFileGoneError` unless every file is there in its whole size (RULES C7)."""
+    files = list(files)
     expected = {file.path: file.size_bytes for file in files}
-    sizes = storage.sizes(expected) if expected else {}
+    vectors = {file.vector.path: file.vector for file in files if file.vector is not None}
+    sizes = storage.sizes([*expected, *vectors]) if expected else {}
+    expected |= {path: sizes.get(path, 0) for path in vectors}
     for path, size_bytes in expected.items():
         if sizes.get(path) == size_bytes:
             continue

@@ -115,3 +115,10 @@ def interval_seconds(text: str) -> int | None:
     """Read a Delta interval such as `interval 30 days`; None for what cannot be read."""
     match = _INTERVAL.fullmatch(text.strip())
     return int(match[1]) * _UNIT_SECONDS[match[2].lower()] if match else None
+
+
+def deleted_file_retention_seconds(handle: DeltaTable) -> float:
+    """For how long removed files stay; for ever if the table's property cannot be read."""
+    text = handle.metadata().configuration.get("delta.deletedFileRetentionDuration", "interval 1 week")
+    seconds = interval_seconds(text)
+    return float("inf") if seconds is None else seconds

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,19 +12,21 @@ from typing import Any, TypeVar
 import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import RemoveAction
 
 from penstock.environment import Environment
-from penstock.errors import TransientError, UserError
-from penstock.flow.write.manifest import StagedFile
+from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
+from penstock.flow.write.manifest import StagedFile, Vector
 from penstock.job.spec import NewColumnPolicy, TableSpec
 from penstock.lake.delta.effect import Effect, effect
+from penstock.lake.delta.entry import Action, AddFile, entry_text, first_entry_text
 from penstock.lake.delta.files import ActiveFile, active_files, check_staged
 from penstock.lake.delta.keys import is_position_of, other_jobs, state_of
 from penstock.lake.delta.library import ConflictError, MissingTableError, library_errors
-from penstock.lake.delta.log_files import app_transactions, entry_path
+from penstock.lake.delta.log_files import LoggedFile, app_transactions, entry_path, logged_files
 from penstock.lake.delta.provenance import Provenance, commits_of, provenance_of
 from penstock.lake.delta.schema import TablePlace, fit, missing_columns, refuse_foreign_demands
+from penstock.lake.delta.vectors import VECTORS_FEATURE, VECTORS_PROPERTY
 from penstock.lake.proposal import Outcome, Proposal, ProposalPart, RemovedFile, SlicePart, check
 from penstock.lake.state import DeltaState
 from penstock.logs.log import Partition
@@ -34,6 +37,8 @@ STORE_FAILURES_MAX = 5
 """Failures of one commit other than conflicts: the library has retried each several times already."""
 QUARANTINE_FOLDER = "_quarantine"
 """Below a table: readers and vacuums ignore folders whose names begin with `_`."""
+CHECKPOINT_INTERVAL = 100
+"""Entries between checkpoints, where the table has no property for it, as in the library."""
 _BACKOFF_SECONDS_MAX = 2.0
 UNUSED_VERSION_MAX = 100
 """So many attempts of a first run may fail; a table with more commits is not searched."""
@@ -52,7 +57,7 @@ class SchemaMovedError(TransientError):
 class Change:
     """One commit that is not a batch of a log: an append to quarantine, a compaction, a replay."""
 
-    actions: list[AddAction | RemoveAction]
+    actions: Sequence[Action]
     transactions: Mapping[str, int]
     metadata: Mapping[str, Any]
 
@@ -71,6 +76,7 @@ class DeltaLog:
         """Where the quarantine files lie that commits list. A table whose quarantine lies elsewhere sets its own."""
         self._state = DeltaState(handle.version(), {}, {})
         self._numbers: tuple[int, Mapping[str, int]] | None = None
+        self._logged: tuple[int, Mapping[str, LoggedFile]] | None = None
         self._files: tuple[int, dict[tuple[str, ...], tuple[ActiveFile, ...]]] = (-1, {})
 
     @property
@@ -130,9 +136,34 @@ class DeltaLog:
             self._files = (self.version, {})
         files = self._files[1].get(spans_of)
         if files is None:
+            vectors = self.vectors()
             with library_errors(self.spec.path):
-                files = self._files[1][spans_of] = active_files(self.handle, spans_of)
+                files = active_files(self.handle, spans_of)
+            files = tuple(replace(file, vector=vectors.get(file.path)) for file in files) if vectors else files
+            self._files[1][spans_of] = files
         return files
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether files may have deletion vectors; then commits write the entry of the log themselves."""
+        return VECTORS_FEATURE in (self.handle.protocol().writer_features or ())
+
+    @property
+    def marks_rows(self) -> bool:
+        """Whether new vectors may be written."""
+        enabled = self.handle.metadata().configuration.get(VECTORS_PROPERTY) == "true"
+        return enabled and self.has_vectors
+
+    def vectors(self) -> dict[str, Vector]:
+        """The deletion vectors of the loaded version, by the path of the data."""
+        logged = self.logged_files() if self.has_vectors else {}
+        return {path: file.vector for path, file in logged.items() if file.vector is not None}
+
+    def logged_files(self) -> Mapping[str, LoggedFile]:
+        """The files of the loaded version as the log has them."""
+        if self._logged is None or self._logged[0] != self.version:
+            self._logged = (self.version, logged_files(self.storage(), self.version, self._logged))
+        return self._logged[1]
 
     def commit(self, proposal: Proposal, written_with: pa.Schema | None = None) -> Outcome:
         """Commit the proposal as far as the table accepts it, partition by partition (RULES C2 to C4).
@@ -211,20 +242,41 @@ class DeltaLog:
         )
 
     def commit_actions(
-        self, actions: list[AddAction | RemoveAction], transactions: Mapping[str, int], metadata: Mapping[str, Any]
+        self, actions: Sequence[Action], transactions: Mapping[str, int], metadata: Mapping[str, Any]
     ) -> None:
         """One compare-and-swap attempt on the loaded version; `ConflictError` if another commit came first."""
         now_ms = int(self.environment.now() * 1000)
+        if self.has_vectors:
+            self._write_entry(entry_text(actions, self.vectors(), transactions, metadata, now_ms))
+            return
         numbers = [Transaction(key, number, now_ms) for key, number in transactions.items()]
         with library_errors(self.spec.path):
             self.handle.create_write_transaction(
-                actions,
+                list(actions),
                 "append",
                 self.handle.schema(),
                 partition_by=list(self.spec.partition_by),
                 commit_properties=_tried_once(metadata, numbers),
                 post_commithook_properties=PostCommitHookProperties(),
             )
+
+    def _write_entry(self, text: bytes) -> None:
+        """Make this the entry of the next version; checkpoints are as many as after commits by the library."""
+        version = self.version + 1
+        try:
+            if not self.storage().put_if_absent(entry_path(version), text):
+                raise ConflictError(f"another commit came first at {self.spec.path}")
+        except OutcomeUnknownError as error:
+            raise TransientError(error.primary, detail=error.detail, hint=error.hint) from error
+        every = self.handle.metadata().configuration.get("delta.checkpointInterval", "")
+        if (version + 1) % (int(every) if every.isdecimal() and int(every) else CHECKPOINT_INTERVAL):
+            return
+        # The commit has landed, with or without a checkpoint.
+        with suppress(PenstockError), library_errors(self.spec.path):
+            self.handle.update_incremental()
+            self.handle.create_checkpoint()
+            if self.handle.metadata().configuration.get("delta.enableExpiredLogCleanup") != "false":
+                self.handle.cleanup_metadata()
 
     def stamped(self, files: Iterable[StagedFile], stamps: Mapping[str, str]) -> list[StagedFile]:
         """The files with the partition columns that a commit on the loaded version fills in."""
@@ -234,14 +286,15 @@ class DeltaLog:
             for file in files
         ]
 
-    def add_action(self, file: StagedFile, data_change: bool = True) -> AddAction:
-        return AddAction(
+    def add_action(self, file: StagedFile, data_change: bool = True) -> AddFile:
+        return AddFile(
             file.path,
             file.size_bytes,
             dict(file.partition_values),
             int(self.environment.now() * 1000),
             data_change,
             file.stats,
+            file.vector,
         )
 
     def remove_action(self, file: ActiveFile | RemovedFile, data_change: bool = True) -> RemoveAction:
@@ -280,7 +333,7 @@ class DeltaLog:
         before = self.version
         try:
             files = self.stamped(commit.files, proposal.stamps)
-            actions: list[AddAction | RemoveAction] = [self.remove_action(remove) for remove in proposal.removes]
+            actions: list[Action] = [self.remove_action(remove) for remove in proposal.removes]
             actions += [self.add_action(file) for file in files]
             self.commit_actions(actions, commit.transactions, commit.metadata)
         except TransientError as error:
@@ -398,11 +451,17 @@ def _differs(handle: DeltaTable, spec: TablePlace, schema: pa.Schema) -> bool:
 
 def _replace(table: DeltaLog, schema: pa.Schema) -> None:
     """Give an unused table the columns and properties of the job file; it keeps its id."""
-    with TemporaryDirectory() as folder:
-        made = _create(replace(table.spec, path=folder, storage_options={}), table.job, schema)
-        entry = Path(folder, entry_path(0)).read_text(encoding="utf-8").replace(str(made.metadata().id), table.id)
     # Only as the next version: what another process commits meanwhile stays.
+    entry = _first_entry(table.spec, table.job, schema, table.id)
     table.storage().put_if_absent(entry_path(table.version + 1), entry.encode())
+
+
+def _first_entry(spec: TablePlace, job: str, schema: pa.Schema, table_id: str | None = None) -> str:
+    with TemporaryDirectory() as folder:
+        made = _created_by_library(replace(spec, path=folder, storage_options={}), job, schema)
+        text = Path(folder, entry_path(0)).read_text(encoding="utf-8")
+    text = text if table_id is None else text.replace(str(made.metadata().id), table_id)
+    return first_entry_text(text, with_vectors=spec.properties.get(VECTORS_PROPERTY) == "true")
 
 
 def _tried_once(metadata: Mapping[str, Any], numbers: list[Transaction] | None = None) -> CommitProperties:
@@ -418,6 +477,14 @@ def _delta_place(place: TableSpec) -> TablePlace:
 
 def _create(spec: TablePlace, job: str, schema: pa.Schema) -> DeltaTable:
     """The table, created unless another process creates it first."""
+    if spec.properties.get(VECTORS_PROPERTY) != "true":
+        return _created_by_library(spec, job, schema)
+    storage = open_storage(spec.path, spec.storage_options)
+    storage.put_if_absent(entry_path(0), _first_entry(spec, job, schema).encode())
+    return _load(spec)
+
+
+def _created_by_library(spec: TablePlace, job: str, schema: pa.Schema) -> DeltaTable:
     try:
         with library_errors(spec.path):
             return DeltaTable.create(

@@ -2,8 +2,8 @@
 
 Folders are listed first, then the table is read, and each file is classified by both. A file that a commit up to the
 loaded version named is active or removed; of others their names show whether a later commit can name them. A file with
-an unknown name stays. Of the library's vacuum only the list of removed files is used: a full one deletes staged files,
-and even the light one would commit twice for its own report, and could not be stopped between two files.
+an unknown name stays. The library's vacuum is not used: a full one deletes staged files, a light one commits twice for
+its own report, could not be stopped between two files, and forgets that a file was removed again with other vectors.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from penstock.flow.write.names import (
 )
 from penstock.lake.delta.keys import jobs_with_positions, position_key, replay_key
 from penstock.lake.delta.library import library_errors
-from penstock.lake.delta.log_files import LOG_FOLDER, recently_removed
+from penstock.lake.delta.log_files import LOG_FOLDER, removed_files
+from penstock.lake.delta.schema import deleted_file_retention_seconds
 from penstock.lake.delta.table import QUARANTINE_FOLDER, DeltaLog
+from penstock.lake.delta.vectors import staged_as
 from penstock.lake.reports import Deleted, VacuumReport
 from penstock.logs.log import Partition
 from penstock.storage import Entry, Storage
@@ -137,24 +139,24 @@ class ListedTable:
     def classify(self, rules: Callable[[DeltaLog], NameRules]) -> Classified:
         """Load the newest version and classify the files by it."""
         self.table.refresh()
-        storage, spec, handle = self.table.storage(), self.table.spec, self.table.handle
+        table, spec = self.table, self.table.spec
         with library_errors(spec.path):
-            active, by_name = {file.path for file in self.table.active_files()}, rules(self.table)
-            removed = set(handle.vacuum(retention_hours=0, dry_run=True, full=False, enforce_retention_duration=False))
-            expired = set(handle.vacuum(dry_run=True, full=False))
+            active = {path for file in table.active_files() for path in file.paths}
+            retention_seconds = deleted_file_retention_seconds(table.handle)
+        by_name, removed = rules(table), removed_files(table.storage(), table.version)
+        expired_ms = (table.environment.now() - retention_seconds) * 1000
 
         def verdict(entry: Entry) -> Verdict:
             if entry.path in active:
                 return KeptReason.ACTIVE
             if entry.path in removed:
-                return Dead.REMOVED if entry.path in expired else KeptReason.RETAINED
-            return by_name.classify(entry.path) if _is_own_folder(entry.path, spec.partition_by) else KeptReason.UNKNOWN
+                return Dead.REMOVED if removed[entry.path] < expired_ms else KeptReason.RETAINED
+            name = staged_as(entry.path)
+            # Files of vectors have a folder of their own.
+            is_own = name != entry.path or _is_own_folder(entry.path, spec.partition_by)
+            return by_name.classify(name) if is_own else KeptReason.UNKNOWN
 
-        classified = classify_all(spec.path, storage, self.entries, verdict)
-        # A file removed just now by a writer whose clock is ahead is not yet in the library's list.
-        unlisted = {entry.path for entry, reason in classified.dead if reason is not Dead.REMOVED}
-        removed |= (recent := recently_removed(storage, unlisted))
-        return classify_all(spec.path, storage, self.entries, verdict) if recent else classified
+        return classify_all(spec.path, table.storage(), self.entries, verdict)
 
 
 def data_rules(table: DeltaLog) -> NameRules:

@@ -72,4 +72,9 @@ def commits_by_bucket(table: DeltaLog) -> dict[int, int]:
 
 
 def _fingerprints(files: Iterable[TableFile]) -> int:
-    return sum(fingerprint(file.path) for file in files)
+    return sum(fingerprint(_identity(file)) for file in files)
+
+
+def _identity(file: TableFile) -> str:
+    vector = file.vector
+    return file.path if vector is None else f"{file.path} {vector.path} {vector.offset} {vector.rows}"

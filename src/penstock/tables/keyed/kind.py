@@ -14,9 +14,9 @@ from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded
 from penstock.flow.write.names import compacted_name
 from penstock.job.spec import JobSpec, job_of
-from penstock.lake.compaction import CompactionLimits, Limit, Merged, Progress, group
+from penstock.lake.compaction import CompactionGroup, CompactionLimits, Limit, Merged, Progress, group
 from penstock.lake.delta.compact import FileGroup, compact_groups
-from penstock.lake.delta.files import ActiveFile, refuse_deletion_vectors
+from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.table import DeltaLog, find_table, is_unused, open_or_create
 from penstock.lake.delta.vacuum import NameRules, by_version, data_rules
 from penstock.lake.reports import CompactReport, VacuumReport
@@ -51,7 +51,16 @@ from penstock.tables.keyed.spec import (
 )
 from penstock.tables.keyed.table import KeyedTable, KeyedWriter
 from penstock.tables.keyed.tombstones import Tombstones
-from penstock.tables.kind import CompactRequest, Kind, ReadRequest, RecordRows, SaveMode, VacuumRequest
+from penstock.tables.kind import (
+    CompactRequest,
+    Kind,
+    ReadRequest,
+    RecordRows,
+    SaveMode,
+    StreamBatch,
+    VacuumRequest,
+    Written,
+)
 from penstock.tables.single.facts import table_status
 from penstock.tables.single.table import SingleKind, existing_table, vacuum
 from penstock.tables.single.writer import row_columns
@@ -76,6 +85,12 @@ class KeyedKind(SingleKind):
         keyed = job_of(job, KeyedSpec)
         return TableLoad(keyed, created(keyed, spark, environment), spark, mode).load(paths)
 
+    def write(
+        self, job: JobSpec, frame: DataFrame, mode: SaveMode, batch: StreamBatch | None, environment: Environment
+    ) -> Written:
+        keyed, spark = job_of(job, KeyedSpec), frame.sparkSession
+        return TableLoad(keyed, created(keyed, spark, environment), spark, mode).write(frame, batch)
+
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return prove_keyed(job_of(job, KeyedSpec), depth, open_log)
 
@@ -86,7 +101,7 @@ class KeyedKind(SingleKind):
         if table is None:
             return status
         files = table.active_files()
-        rows, chunks = sum(file.rows or 0 for file in files), [len(held) for held in files_by_bucket(files).values()]
+        rows, chunks = sum(file.rows_left for file in files), [len(held) for held in files_by_bucket(files).values()]
         most = max(chunks, default=0)
         values = {"rows": rows, "buckets": len(chunks), "chunks": sum(chunks), "chunks_max": most}
         line = f"{rows} rows in {sum(chunks)} chunks of {len(chunks)} buckets, at most {most} in one"
@@ -99,21 +114,20 @@ class KeyedKind(SingleKind):
     def compact(
         self, job: JobSpec, request: CompactRequest, environment: Environment, progress: Progress | None
     ) -> CompactReport:
-        """Merge small chunks of a bucket in the order of their keys; rows, positions and totals do not change.
+        """Merge small chunks of a bucket in the order of their keys, and write files with many deleted rows again.
 
-        It touches buckets like a batch (RULES K1, K3): a concurrent batch merges those buckets again. Expired
-        tombstones are deleted.
+        Rows, positions and totals do not change. It touches buckets like a batch (RULES K1, K3): a concurrent batch
+        merges those buckets again. Expired tombstones are deleted.
         """
         request.refuse_all_days(f"the table of {job.name} has no days")
         keyed, table = job_of(job, KeyedSpec), existing_table(job, environment)
         table.refresh()
-        refuse_deletion_vectors(table.handle, table.spec.path)
         target_bytes = request.target_bytes or job.flush.min_bytes_per_file
         groups = list(_small_chunks(keyed.table, table, target_bytes, request.effort))
 
         def merge(files: FileGroup, schema: pa.Schema, version_max: int) -> Merged[ActiveFile]:
             store = chunk_store(keyed.table, table)
-            rows = store.sorted([store.read(file.path) for file in files.files])
+            rows = store.sorted([store.left(file) for file in files.files])
             name = partial(fresh, compacted_name, version_max)
             return Merged(files, tuple(store.write(rows, int(files.files[0].values[0] or 0), name)))
 
@@ -155,6 +169,8 @@ class KeyedKind(SingleKind):
 
 
 KIND: Kind = KeyedKind()
+REWRITE_DELETED_SHARE = 0.3
+"""A compaction writes a file again if more of its rows are deleted."""
 
 
 def _buckets(files: Iterable[ActiveFile]) -> Strip:
@@ -217,11 +233,17 @@ def _refuse_other_keys(table: DeltaLog, spec: KeyedSpec) -> None:
 
 
 def _small_chunks(spec: KeyedSpec, table: DeltaLog, target_bytes: int, effort: CompactionLimits) -> Iterator[FileGroup]:
-    """Small chunks of one bucket, neighbours in their keys, up to the rows of a chunk or the bytes of the target."""
-    rows: Limit[ActiveFile] = Limit(lambda file: file.rows or 0, spec.chunk_rows, firm=True)
+    """Files with many deleted rows, each by itself; and small chunks of one bucket that are neighbours in their keys.
+
+    These are grouped up to the rows of a chunk or the bytes of the target.
+    """
+    rows: Limit[ActiveFile] = Limit(lambda file: file.rows_left, spec.chunk_rows, firm=True)
     column = spec.layout.row_keys[0]
     for files in files_by_bucket(table.active_files((column,))).values():
-        small = [file for file in files if (file.rows or 0) < spec.chunk_rows and file.size_bytes < target_bytes]
+        worn = [file for file in files if file.deleted > REWRITE_DELETED_SHARE * (file.rows or 0)]
+        yield from (CompactionGroup((file,)) for file in worn)
+        others = [file for file in files if file not in worn]
+        small = [file for file in others if file.rows_left < spec.chunk_rows and file.size_bytes < target_bytes]
         for alike in effort.worthwhile(_by_key(small, column)):
             yield from group(alike, target_bytes, rows)
 

@@ -53,7 +53,7 @@ class KeyedPreview(RowsPreview):
             (
                 f"{keys} keys in {len(buckets)} of {layout.buckets} buckets; deletes: {deletes}; "
                 f"superseded in the batch: {written - keys}",
-                "files are those that the buckets have now; those with a replaced row are rewritten",
+                "files are those that the buckets have now; those with a replaced row are marked or rewritten",
             ),
         )
 

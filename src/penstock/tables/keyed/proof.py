@@ -7,15 +7,19 @@ load or from a record that the log has deleted: its sequence shows which. Rows t
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from penstock.errors import InvariantError
 from penstock.flow.compile import flow_of
 from penstock.flow.task import fused_stage
 from penstock.flow.write.manifest import StagedFile
@@ -23,6 +27,7 @@ from penstock.flow.write.names import content_of
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.table import DeltaLog, find_table
+from penstock.lake.delta.vectors import has_own_name, read_vector
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, VALUES_OF_SQL, Check, Proof, Unproven
@@ -30,6 +35,7 @@ from penstock.proof.frame import prove, rows_check
 from penstock.proof.numbers import UNKNOWN_TOPIC, LogFacts
 from penstock.proof.subject import Depth, Subject, named_paths, staged_files, table_source
 from penstock.proof.values import column_hashes
+from penstock.storage import NotFoundError
 from penstock.tables.keyed.files import chunk_store, files_by_bucket, has_foreign_changes
 from penstock.tables.keyed.generations import generations_of
 from penstock.tables.keyed.layout import (
@@ -75,7 +81,8 @@ def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Pro
     tombstones = find_table(job.table.tombstones_place, job.name, facts.table.environment)
     evidence = Evidence(job, facts.subject(job), facts, tombstones)
     tables = [table for table in (facts.table, tombstones) if table is not None]
-    faults = [fault for table in tables for fault in table_source(table, None).faults]
+    faults = [fault for table in tables for fault in table_source(table, None, reads_vectors=True).faults]
+    faults += _vector_faults(facts.table)
     readable = not faults and not evidence.subject.quarantine.faults
     faults += [fault for table in tables for fault in _foreign_faults(table)]
     faults += tombstones_faults(job.table, facts.table, tombstones)
@@ -83,7 +90,7 @@ def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Pro
         faults += [
             fault for table in tables for fault in _content_faults(job.table, table, of_keys=table is facts.table)
         ]
-    count = sum(file.rows or 0 for file in facts.table.active_files())
+    count = sum(file.rows_left for file in facts.table.active_files())
     detail = f"{count} rows, each key once, in files that are sorted and have the content of their names"
     rows = rows_check(evidence.subject, count, faults, detail)
 
@@ -92,6 +99,29 @@ def prove_keyed(job: JobSpec[KeyedSpec], depth: Depth, open_log: OpenLog) -> Pro
             yield check_records(evidence, log, log_facts, with_values=depth.values is not None)
 
     return prove(evidence.subject, depth, open_log, [rows], log_checks)
+
+
+def _vector_faults(table: DeltaLog) -> Iterator[str]:
+    """Deletion vectors that are not those that a commit has written."""
+    storage, files = table.storage(), [file for file in table.active_files() if file.vector is not None]
+    for path, of_path in groupby(sorted(files, key=lambda file: file.paths[1]), lambda file: file.paths[1]):
+        try:
+            data = storage.read(path)
+        except NotFoundError:
+            yield f"{path}: the deletion vectors are missing"
+            continue
+        if not has_own_name(path, data):
+            yield f"{path}: the deletion vectors are not those of its name"
+            continue
+        for file in of_path:
+            assert file.vector is not None
+            try:
+                rows = read_vector(file.vector, io.BytesIO(data))
+            except InvariantError as error:
+                yield error.primary
+                continue
+            if rows[-1] >= (file.rows or 0):
+                yield f"{path}: deletes rows that {file.path} does not have"
 
 
 def _foreign_faults(table: DeltaLog) -> Iterator[str]:
@@ -112,9 +142,10 @@ def _content_faults(spec: KeyedSpec, table: DeltaLog, *, of_keys: bool) -> Itera
             rows = store.read(file.path)
             yield from (f"{file.path}: {fault}" for fault in _file_faults(file, rows))
             if of_keys:
-                frames.append(key_frame(layout, rows))
-                if not frames[-1].equals(frames[-1].sort(layout.key_names, maintain_order=True)):
+                keys = key_frame(layout, rows)
+                if not keys.equals(keys.sort(layout.key_names, maintain_order=True)):
                     yield f"{file.path}: rows are not in the order of their keys"
+                frames.append(keys[np.delete(np.arange(len(keys)), store.deleted(file))])
         keys = pl.concat(frames) if frames else pl.DataFrame()
         whole = keys.drop_nulls()
         if of_keys and (len(whole) < len(keys) or (buckets_of(layout, whole) != bucket).any()):
@@ -339,7 +370,7 @@ def _rows(store: ChunkStore, files: Iterable[ActiveFile], has_values: bool) -> p
     """The keys and the order of the rows of a bucket."""
     frames = [_keyed(store.layout, store.schema.empty_table()).with_columns(_NO_VALUE)]
     for file in files:
-        rows = store.read(file.path, None if has_values else store.layout.columns)
+        rows = store.left(file, None if has_values else store.layout.columns)
         frame = _keyed(store.layout, rows).with_columns(_NO_VALUE)
         if has_values:
             frame = frame.with_columns(pl.Series("value", _digests(rows)))

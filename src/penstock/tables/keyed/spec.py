@@ -17,8 +17,9 @@ from penstock.job.expressions import Field, KafkaField, to_text
 from penstock.job.faults import KeyPath, nearest, shown
 from penstock.job.reader import SpecReader
 from penstock.job.spec import JobSpec
-from penstock.job.values import Duration, Key, Part, Positive
+from penstock.job.values import Duration, Flag, Key, Part, Positive
 from penstock.lake.delta.schema import TablePlace
+from penstock.lake.delta.vectors import VECTORS_PROPERTY
 from penstock.tables.keyed.layout import BUCKET, RESERVED, Layout, is_key_type
 from penstock.tables.rows import OutputColumns, complete_rows
 
@@ -32,6 +33,8 @@ class KeyedSpec(TablePlace):
     kind = "keyed"
     layout: Annotated[Layout, Part.INLINE]
     chunk_rows: Positive = 500_000
+    deletion_vectors: Flag = True
+    """Whether few replaced rows of a file are marked; otherwise their file is rewritten. A property of new tables."""
     tombstone_retention_seconds: Annotated[Duration, Key("tombstone_retention")] = 7 * 86_400.0
     filter_tombstones: bool = False
     """Whether records without a value are dropped: deletes are records of their own."""
@@ -60,7 +63,8 @@ class KeyedSpec(TablePlace):
             reader.note(("on", "tombstone"), "has no meaning for a keyed table", hint)
         if reader.findings:
             return job
-        properties = {LAYOUT_PROPERTY: encode_layout(layout)}
+        vectors = {VECTORS_PROPERTY: "true"} if self.deletion_vectors else {}
+        properties = {LAYOUT_PROPERTY: encode_layout(layout), **vectors}
         return replace(job, table=replace(self, properties=properties, filter_tombstones=stated is not None))
 
 

@@ -91,9 +91,10 @@ class KeyedTable(SingleTable):
         landed = self.landed(self.data.commit_revised(revise, staged.schema, merge.commit_tombstones), staged.schema)
         if landed.outcome.version is None:
             return landed
-        sizes = tuple(file.size_bytes for file in merge.files)
+        new_files = [file for file in merge.files if file.vector is None]
         fresh_bytes = _fresh_bytes(merge, landed.counts)
-        added = replace(output(staged.schema, merge.files), rows=landed.counts.written, size_bytes=fresh_bytes)
+        added = replace(output(staged.schema, new_files), rows=landed.counts.written, size_bytes=fresh_bytes)
+        sizes = tuple(file.size_bytes for file in new_files)
         return replace(landed, file_sizes=sizes, size_bytes=fresh_bytes, outputs={"": added})
 
 
@@ -154,5 +155,5 @@ def _names(flow: Flow) -> NewName:
 def _fresh_bytes(merge: Merge, counts: Counts) -> int:
     """The bytes of the rows that a batch wrote, without unchanged rows of rewritten files."""
     rows = sum(file.rows for file in merge.files)
-    size_bytes = sum(file.size_bytes for file in merge.files)
+    size_bytes = sum(file.written_bytes for file in merge.files)
     return round(size_bytes * counts.written / rows) if rows else 0

@@ -11,13 +11,13 @@ from functools import partial
 
 import polars as pl
 import pyarrow as pa
-from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.errors import UserError
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.compact import VERSIONS_TO_LAND_MAX
+from penstock.lake.delta.entry import Action
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.provenance import Provenance
@@ -138,7 +138,7 @@ def tombstones_faults(spec: KeyedSpec, data: DeltaLog, tombstones: DeltaLog | No
 
 
 def _change(table: DeltaLog, added: Sequence[StagedFile], removed: Sequence[ActiveFile], kind: str) -> Change:
-    actions: list[AddAction | RemoveAction] = [table.remove_action(file) for file in removed]
+    actions: list[Action] = [table.remove_action(file) for file in removed]
     actions += [table.add_action(file) for file in added]
     return Change(actions, files_number(table, added, removed), Provenance(kind=kind, job=table.job).metadata)
 

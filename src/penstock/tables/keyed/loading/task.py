@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -10,12 +10,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark import TaskContext
 
 from penstock.errors import UserError
 from penstock.flow.columns.computed import Faults, evaluate
 from penstock.flow.columns.fitting import by_folded_name, column_at, fit_columns, folded, grown
 from penstock.flow.rows import DecodedRows
-from penstock.flow.write.manifest import StagedFile
+from penstock.flow.worker import spared_worker
+from penstock.flow.write.manifest import PartitionKey, StagedFile
+from penstock.flow.write.report import report_batch
 from penstock.job.expressions import Expression
 from penstock.job.expressions import fields as fields_of
 from penstock.job.kafka_types import RECORD_SCHEMA
@@ -27,6 +30,7 @@ from penstock.tables.keyed.merging.chunks import ChunkStore, NewName
 from penstock.tables.keyed.merging.runs import RunWriter
 
 BATCH_ROWS = 131_072
+FRAME = "the data frame"
 LOADED = -1
 """The sequence of rows of a load: older than every record of a log."""
 CONVERT = "convert it, e.g. with DuckDB: COPY (FROM 'in.csv') TO 'in.parquet'; or with Spark: write.parquet"
@@ -129,26 +133,45 @@ class LoadTask:
             return LoadTaskReport(unreadable=f"{file.name}: {error}")
 
     def _written(self, number: int, file: SourceFile) -> LoadTaskReport:
-        layout = self.store.layout
-        writer = RunWriter(layout, self.store.storage, (file.name, number), self.name)
-        rows = bad = 0
-        first = ""
         with open_storage(file.folder, file.options).open_reader(file.path) as opened:
             parquet = pq.ParquetFile(opened, pre_buffer=False, coerce_int96_timestamp_unit="us")
             self._check_columns(file.name, parquet.schema_arrow)
-            for batch in parquet.iter_batches(BATCH_ROWS, use_threads=False):
-                complete, unfit = _computed(_fitted(batch, self.fields), self.expressions)
-                fitted = _fitted(complete, self.columns)
-                faults = key_faults(layout, fitted) | unfit
-                if faults and not first:
-                    row, fault = min(faults.items())
-                    first = f"{file.name} row {rows + row + 1}: {fault}"
-                bad += len(faults)
-                rows += fitted.num_rows
-                order = pa.repeat(pa.scalar(LOADED, pa.int64()), fitted.num_rows)
-                gone = deletions(layout, DecodedRows(fitted, fitted.select([])))
-                if not bad:
-                    writer.write(fitted.append_column(SEQUENCE, order).append_column(DELETE, gone))
+            return self._runs((file.name, number), parquet.iter_batches(BATCH_ROWS, use_threads=False))
+
+    def take_partition(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the rows of one partition of a data frame as runs; for `mapInArrow`."""
+        context = TaskContext.get()
+        number = context.partitionId() if context is not None else 0
+        with spared_worker():
+            try:
+                report = self._runs((FRAME, number), self._checked(batches))
+            except (pa.ArrowException, UserError) as error:
+                report = LoadTaskReport(unreadable=str(error))
+            yield report_batch(report)
+
+    def _checked(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self._check_columns(FRAME, batch.schema)
+            yield batch
+
+    def _runs(self, source: PartitionKey, batches: Iterable[pa.RecordBatch]) -> LoadTaskReport:
+        layout = self.store.layout
+        writer = RunWriter(layout, self.store.storage, source, self.name)
+        rows = bad = 0
+        first = ""
+        for batch in batches:
+            complete, unfit = _computed(_fitted(batch, self.fields), self.expressions)
+            fitted = _fitted(complete, self.columns)
+            faults = key_faults(layout, fitted) | unfit
+            if faults and not first:
+                row, fault = min(faults.items())
+                first = f"{source[0]} row {rows + row + 1}: {fault}"
+            bad += len(faults)
+            rows += fitted.num_rows
+            order = pa.repeat(pa.scalar(LOADED, pa.int64()), fitted.num_rows)
+            gone = deletions(layout, DecodedRows(fitted, fitted.select([])))
+            if not bad:
+                writer.write(fitted.append_column(SEQUENCE, order).append_column(DELETE, gone))
         return LoadTaskReport(writer.finish(), rows, bad, first)
 
     def _check_columns(self, name: str, columns: pa.Schema) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,11 +25,15 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import Content, with_content
 from penstock.flow.write.parquet_file import ParquetFile
 from penstock.flow.write.stats import FileStats
+from penstock.lake.delta.files import ActiveFile
+from penstock.lake.delta.vectors import Rows, read_vector
 from penstock.storage import Storage, open_storage
 from penstock.tables.keyed.layout import BUCKET, Layout, key_frame
 from penstock.tables.keyed.merging.packing import packed
 
-ROW_GROUP_ROWS_MAX = 131_072
+ROW_GROUP_ROWS_MAX = 16_384
+"""Measured with 500,000 narrow rows: seven keys take 8 ms of CPU instead of 28 with 131,072, a file is written as fast.
+With 4,096 they take 4 ms, but the file takes 18 % more CPU to write, and half more to read as a whole."""
 DIGEST_BYTES = 16
 
 NewName = Callable[[], str]
@@ -58,14 +63,38 @@ class ChunkStore:
     def read(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of a file; columns that it lacks are null."""
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
-        names = {folded(name) for name in schema.names}
+        with self.opened(path) as parquet:
+            return fitted(parquet.read(columns=present(parquet, schema), use_threads=False), schema)
+
+    @contextmanager
+    def opened(self, path: str) -> Iterator[pq.ParquetFile]:
         with self.storage.open_reader(path) as file:
-            parquet = pq.ParquetFile(file, pre_buffer=False)
-            present = [name for name in parquet.schema_arrow.names if folded(name) in names]
-            rows = parquet.read(columns=present, use_threads=False).combine_chunks()
-        if not rows.num_rows:
-            return schema.empty_table()
-        return pa.Table.from_batches([fit_columns(rows.to_batches()[0], schema)])
+            yield pq.ParquetFile(file, pre_buffer=False)
+
+    def read_at(self, path: str, rows: Rows) -> pa.Table:
+        """These rows of a file, in their order; other row groups are not read."""
+        with self.opened(path) as parquet:
+            starts = row_group_starts(parquet.metadata)
+            groups, of_row = np.unique(np.searchsorted(starts, rows, side="right") - 1, return_inverse=True)
+            read = fitted(parquet.read_row_groups(groups.tolist(), use_threads=False), self.schema)
+            sizes = np.diff(starts)[groups]
+        return read.take(pa.array(rows - starts[groups][of_row] + (np.cumsum(sizes) - sizes)[of_row]))
+
+    def deleted(self, file: ActiveFile) -> Rows:
+        """The numbers of the deleted rows of a file."""
+        if file.vector is None:
+            return np.array([], np.int64)
+        with self.storage.open_reader(file.vector.path) as vectors:
+            return read_vector(file.vector, vectors)
+
+    def left(self, file: ActiveFile, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of a file that are not deleted."""
+        rows = self.read(file.path, columns)
+        return (
+            rows
+            if file.vector is None
+            else rows.take(pa.array(np.delete(np.arange(rows.num_rows), self.deleted(file))))
+        )
 
     def sorted(self, tables: Sequence[pa.Table]) -> pa.Table:
         """The rows of tables in the order of their keys."""
@@ -91,6 +120,23 @@ class ChunkStore:
             file.abandon()
             raise
         return StagedFile("", 0, path, rows.num_rows, file.size_bytes, values, stats.as_json(footer))
+
+
+def present(parquet: pq.ParquetFile, schema: pa.Schema) -> list[str]:
+    """The columns of a file that the schema has."""
+    names = {folded(name) for name in schema.names}
+    return [name for name in parquet.schema_arrow.names if folded(name) in names]
+
+
+def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    if not rows.num_rows:
+        return schema.empty_table()
+    return pa.Table.from_batches([fit_columns(rows.combine_chunks().to_batches()[0], schema)])
+
+
+def row_group_starts(footer: pq.FileMetaData) -> Rows:
+    """The number of the first row of each row group, and at the end the number of rows."""
+    return np.cumsum([0, *(footer.row_group(number).num_rows for number in range(footer.num_row_groups))])
 
 
 def file_schema(schema: pa.Schema) -> pa.Schema:

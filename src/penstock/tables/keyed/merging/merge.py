@@ -1,8 +1,9 @@
 """Merges the runs of a batch into one bucket: the last write wins.
 
-The runs are sorted first. Of files that may have one of their keys, only keys and sequences are read. A file is
-rewritten if one of its rows is replaced or deleted, each file by itself, so that rows written together stay together.
-New keys become new chunks. The merge computes row numbers; the rows themselves are copied once, at the end.
+The runs are sorted first. Of files that may have one of their keys, only keys and sequences are read. Where
+few rows of a file are replaced or deleted, they are marked, and their new versions go to a new chunk with the new keys.
+Where many are, the file is rewritten, by itself, so that rows written together stay together. The merge computes row
+numbers; the rows themselves are copied once, at the end.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import pyarrow as pa
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.flow.write.names import Content, content_of
+from penstock.lake.compaction import CompactionLimits
 from penstock.lake.delta.files import ActiveFile
-from penstock.tables.keyed.layout import DELETE, Layout, key_frame, newer, older, order_columns, order_frame
+from penstock.lake.delta.vectors import bitmap_of
+from penstock.tables.keyed.layout import DELETE, key_frame, newer, older, order_columns, order_frame
 from penstock.tables.keyed.merging.chunks import ChunkStore, NewName, digest_of, file_schema
 from penstock.tables.keyed.merging.fold import Combined, fold, merged_rows, newest_rows
 from penstock.tables.keyed.merging.packing import Places, in_order, last_of_key, packed
 from penstock.tables.keyed.merging.runs import RunPart, read_part
+from penstock.tables.keyed.merging.search import old_rows
 from penstock.tables.keyed.tombstones import (
     DELETED_AT,
     deleted_now,
@@ -32,6 +36,10 @@ from penstock.tables.keyed.tombstones import (
     tombstone_schema,
     write_tombstones,
 )
+
+SMALL_ROWS = 8192
+MANY_SMALL = CompactionLimits(alike_min=8)
+"""New versions of rows are in small files: so many of a bucket and of one size become one with the next batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,8 @@ class MergeFlow:
     tombstones_url: str
     ties_replace: bool = False
     """Whether a row also replaces one of the same order: a reloaded file replaces its earlier rows."""
+    rewrite_share: float = 0.0
+    """Up to this share of the rows of a file are marked in a deletion vector; where more change, it is rewritten."""
     now: float = 0.0
     """The `deleted_at` of tombstones."""
 
@@ -61,6 +71,14 @@ class MergeFlow:
     def tombstones(self) -> ChunkStore:
         schema = file_schema(tombstone_schema(self.store.layout, self.store.schema))
         return replace(self.store, table_url=self.tombstones_url, schema=schema)
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """The rows of a file that are deleted from now on: all of them, also those of its vector before."""
+
+    path: str
+    rows: int
+    bitmap: bytes
 
 
 class BucketReport(msgspec.Struct, frozen=True):
@@ -73,6 +91,7 @@ class BucketReport(msgspec.Struct, frozen=True):
     skipped: tuple[tuple[PartitionKey, int], ...] = ()
     """Records that lost to a newer one, by partition."""
     tombstones: tuple[StagedFile, ...] = ()
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +108,7 @@ class Incoming:
     """The index of the source of each row."""
 
 
-Matches = list[tuple[str, pl.DataFrame]]
+Matches = list[tuple[ActiveFile, pl.DataFrame]]
 """Files with rows that may be replaced, each with the keys that it has and the numbers of their rows (`old`)."""
 
 
@@ -103,13 +122,13 @@ def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
         dead = pl.concat([read_tombstones(flow.tombstones, path) for path in plan.tombstones])
         incoming = _after_tombstones(flow, plan, dead, incoming)
     incoming, matches = _matched(flow, plan, incoming)
-    files, removed, used = _written(flow, plan, incoming, matches)
+    report, used = _written(flow, plan, incoming, matches)
     kept = np.bincount(incoming.source[used], minlength=len(incoming.sources))
     dead_now = deleted_now(deletes, flow.store.layout, flow.now)
     tombstones = write_tombstones(flow.tombstones, plan.bucket, dead_now, flow.name)
     lost = zip(incoming.sources, (counted - kept).tolist(), strict=True)
     skipped = tuple((key, count) for key, count in lost if count)
-    return BucketReport(plan.bucket, files, removed, skipped, tombstones)
+    return msgspec.structs.replace(report, skipped=skipped, tombstones=tombstones)
 
 
 def read_incoming(store: ChunkStore, runs: Sequence[RunPart]) -> Incoming:
@@ -142,7 +161,8 @@ def _without_present(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> I
 
     Not if the batch deletes or replaces its own rows: then its chunks begin at other rows.
     """
-    contents = {content for file in plan.files if (content := content_of(file.path)) is not None}
+    whole = (file.path for file in plan.files if file.vector is None)
+    contents = {content for path in whole if (content := content_of(path)) is not None}
     frame = incoming.frame
     is_cut_alike = len(frame) and not frame["gone"].any() and frame["key"][-1] == len(frame) - 1
     if not contents or not is_cut_alike:
@@ -169,7 +189,7 @@ def _after_tombstones(flow: MergeFlow, plan: BucketPlan, dead: pl.DataFrame, inc
     alive = ~older(layout, "_dead").fill_null(False)
     if flow.ties_replace:
         dead_keys = frame.filter(~alive).unique("key", keep="first", maintain_order=True)
-        held = [_old_rows(flow.store, file, dead_keys)["key"].to_list() for file in plan.files]
+        held = [old_rows(flow.store, file, dead_keys)["key"].to_list() for file in plan.files]
         alive = alive | pl.col("key").is_in([key for keys in held for key in keys])
     return replace(incoming, frame=frame.filter(alive).select(incoming.frame.columns))
 
@@ -184,64 +204,71 @@ def _matched(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Inc
     last = frame.filter(last_of_key(frame["key"].to_numpy()))
     matches: Matches = []
     for file in plan.files:
-        pairs = _old_rows(flow.store, file, last)
+        pairs = old_rows(flow.store, file, last)
         if not merges and len(pairs):
             lost = pairs.filter(stays)["key"]
             frame = frame.filter(~pl.col("key").is_in(lost.implode())) if len(lost) else frame
             pairs = pairs.filter(~stays)
         if len(pairs):
-            matches.append((file.path, pairs.select("key", "old")))
+            matches.append((file, pairs.select("key", "old")))
     return replace(incoming, frame=frame), matches
 
 
-def _old_rows(store: ChunkStore, file: ActiveFile, records: pl.DataFrame) -> pl.DataFrame:
-    """The rows of a file that have the key of a record, in the order of keys; `old` is the number of the row.
-
-    Further columns are `key` and the order of the record, and the order of the row with the suffix `_old`.
-    """
-    layout = store.layout
-    coming = records.filter(_within(layout, file)).select("key", *layout.key_names, *order_columns(layout))
-    # A file that cannot have any of the keys is not read.
-    rows = store.read(file.path, layout.columns) if len(coming) else store.schema.empty_table()
-    there = key_frame(layout, rows).hstack(order_frame(layout, rows)).with_row_index("old")
-    return coming.join(there, on=layout.key_names, suffix="_old", maintain_order="left")
-
-
-def _within(layout: Layout, file: ActiveFile) -> pl.Expr:
-    """Whether a key can be in a file, by the bounds of its columns."""
-    inside: pl.Expr = pl.lit(True)
-    for name, column in zip(layout.key_names, layout.keys, strict=True):
-        bounds = file.spans.get(column)
-        if bounds is not None:
-            inside = inside & (pl.col(name) >= bounds[0]) & (pl.col(name) <= bounds[1])
-    return inside
-
-
-def _written(
-    flow: MergeFlow, plan: BucketPlan, incoming: Incoming, matches: Matches
-) -> tuple[tuple[StagedFile, ...], tuple[str, ...], Places]:
-    """Write changed files and new keys.
-
-    Returns the files, those that they replace, and the records that had an effect.
-    """
-    puts = fold(incoming.frame)
+def _written(flow: MergeFlow, plan: BucketPlan, incoming: Incoming, matches: Matches) -> tuple[BucketReport, Places]:
+    """Mark replaced rows, or rewrite their files, and write new rows. Returns also the records that had an effect."""
+    puts, store = fold(incoming.frame), flow.store
     files: list[StagedFile] = []
     removed: list[str] = []
+    marks: list[Mark] = []
     used: list[Places] = []
-    new = puts
-    for path, pairs in matches:
+    fresh: list[pa.Table] = []
+    new, small = puts, {file.path: file for file in _many_small(flow, plan)}
+    for file, pairs in matches:
         new = new.join(pairs, on="key", how="anti", maintain_order="left")
-        before = flow.store.read(path)
-        rows, effective = _replaced(flow, incoming, puts.join(pairs, on="key", maintain_order="left"), before)
-        used.append(effective)
-        if rows is not before:
-            removed.append(path)
-            files += flow.store.write(rows, plan.bucket, flow.name)
-    fresh = _combined(flow, incoming, new)
-    used.append(fresh.used)
-    rows = fresh.rows if fresh.alive.all() else fresh.rows.filter(pa.array(fresh.alive))
-    files += flow.store.write(rows, plan.bucket, flow.name)
-    return tuple(files), tuple(removed), np.concatenate(used)
+        hits = puts.join(pairs, on="key", maintain_order="left")
+        old = hits["old"].to_numpy()
+        deleted = store.deleted(file)
+        if file.path in small or not _marks(flow, file, len(old)):
+            before = store.read(file.path)
+            rows, effective = _replaced(flow, incoming, hits, before, deleted)
+            used.append(effective)
+            if rows is before:
+                continue
+            removed.append(file.path)
+            if small.pop(file.path, None) is None:
+                files += store.write(rows, plan.bucket, flow.name)
+            else:
+                fresh.append(rows)
+            continue
+        base = store.read_at(file.path, old) if store.layout.merge else None
+        combined = _combined(flow, incoming, hits, base)
+        used.append(combined.used)
+        if combined.changed.any():
+            gone = np.concatenate([deleted, old[combined.changed]])
+            marks.append(Mark(file.path, len(gone), bitmap_of(gone)))
+            fresh.append(combined.rows.filter(pa.array(combined.changed & combined.alive)))
+    inserts = _combined(flow, incoming, new)
+    used.append(inserts.used)
+    # Without updates the new rows are in order already.
+    rows = inserts.rows if inserts.alive.all() else inserts.rows.filter(pa.array(inserts.alive))
+    if rows.num_rows or fresh:
+        fresh += map(store.left, small.values())
+        removed += small
+    rows = store.sorted([rows, *fresh]) if fresh else rows
+    files += store.write(rows, plan.bucket, flow.name)
+    return BucketReport(plan.bucket, tuple(files), tuple(removed), marks=tuple(marks)), np.concatenate(used)
+
+
+def _many_small(flow: MergeFlow, plan: BucketPlan) -> list[ActiveFile]:
+    """Small files that join the new rows of a batch, because their number makes every batch slower."""
+    rows_max = min(flow.store.chunk_rows, SMALL_ROWS) if flow.rewrite_share else 0
+    small = [file for file in plan.files if 0 < file.rows_left <= rows_max]
+    return next(iter(MANY_SMALL.worthwhile(small)), [])
+
+
+def _marks(flow: MergeFlow, file: ActiveFile, count: int) -> bool:
+    """Whether to mark so many rows of a file, instead of rewriting it."""
+    return count <= flow.rewrite_share * (file.rows or 0) and count < file.rows_left
 
 
 def _combined(flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, base: pa.Table | None = None) -> Combined:
@@ -250,7 +277,9 @@ def _combined(flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, base: pa.
     return merged_rows(flow.store.layout, incoming.rows, puts, base, ties_replace=flow.ties_replace)
 
 
-def _replaced(flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, rows: pa.Table) -> tuple[pa.Table, Places]:
+def _replaced(
+    flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, rows: pa.Table, deleted: Places
+) -> tuple[pa.Table, Places]:
     """The rows of a file, where the batch replaces or deletes those numbered `old`; and the records with an effect.
 
     Without a change the rows are the same object.
@@ -261,6 +290,7 @@ def _replaced(flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, rows: pa.
     if not fresh.changed.any():
         return rows, fresh.used
     kept = np.ones(rows.num_rows, np.bool_)
+    kept[deleted] = False
     kept[old] = fresh.alive
     places = np.arange(rows.num_rows)
     places[old[fresh.changed]] = rows.num_rows + np.flatnonzero(fresh.changed)
