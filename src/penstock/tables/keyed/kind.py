@@ -176,7 +176,7 @@ REWRITE_DELETED_SHARE = 0.3
 def _buckets(files: Iterable[ActiveFile]) -> Strip:
     """The buckets with rows, the fullest of them as a whole cell."""
     buckets = files_by_bucket(files)
-    rows = {bucket: sum(file.rows or 0 for file in held) for bucket, held in buckets.items()}
+    rows = {bucket: sum(file.rows_left for file in held) for bucket, held in buckets.items()}
     cells = []
     for bucket, held in buckets.items():
         mib = sum(file.size_bytes for file in held) / 2**20
