@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UserError
@@ -64,6 +64,7 @@ def check(profile: Profile, kind: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", DRAFTS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(rows=[({"id": 1.5}, None, [])])
 @given(
     rows=st.lists(st.tuples(RECORDS, st.sampled_from([None, b"a", b"1", b'{"id": 1}', b"\xff"]), HEADERS), max_size=12)
 )

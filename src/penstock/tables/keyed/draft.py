@@ -8,7 +8,7 @@ import re
 import pyarrow as pa
 
 from penstock.errors import UserError
-from penstock.job.expressions import Field, KafkaField, to_text
+from penstock.job.expressions import Expression, Field, KafkaField, to_text
 from penstock.job.schema import type_at
 from penstock.peek.candidates import keys
 from penstock.peek.draft import (
@@ -29,7 +29,7 @@ from penstock.peek.draft import (
 )
 from penstock.peek.fields import Path, value_at
 from penstock.peek.profile import SHARE_OF_ALL, Profile
-from penstock.tables.keyed.layout import RESERVED
+from penstock.tables.keyed.layout import RESERVED, is_key_type
 
 _DELETED = re.compile(r"(is_?)?(deleted|removed)", re.IGNORECASE)
 _OPERATIONS = [*"crudtm"]
@@ -47,11 +47,18 @@ def draft(profile: Profile) -> Sections:
     return _of_records(profile) if envelope is None else _of_changes(profile, envelope)
 
 
+def _can_be_key(expression: Expression, schema: pa.Schema, is_json: bool) -> bool:
+    if not isinstance(expression, Field):
+        return True
+    kind = type_at(schema, expression.path)
+    return is_json and kind is not None and is_key_type(kind)
+
+
 def _of_records(profile: Profile) -> Sections:
     decode = decode_spec(profile)
     schema = row_schema(profile, decode)
     refuse_names(profile, schema.names, RESERVED)
-    candidates = [item for item in keys(profile) if decode.format == "json" or item.expression == KafkaField("key")]
+    candidates = [item for item in keys(profile) if _can_be_key(item.expression, schema, decode.format == "json")]
     if profile.formats["tombstone"]:
         # A tombstone deletes its row only if the key comes from Kafka.
         candidates.sort(key=lambda item: item.expression != KafkaField("key"))
