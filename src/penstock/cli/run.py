@@ -33,9 +33,7 @@ def run(
         str,
         typer.Option(metavar="[HOST:]PORT", help="Serve /metrics, /healthz and /readyz; without HOST on 127.0.0.1."),
     ] = "",
-    lineage: Annotated[
-        bool, typer.Option("--lineage", help="Send an OpenLineage event for each commit; configured as its client.")
-    ] = False,
+    lineage: Annotated[bool, typer.Option("--lineage", help="Send an OpenLineage event per commit.")] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="Show what the next batch would write; no Spark.")] = False,
     records: Annotated[
         int | None,
