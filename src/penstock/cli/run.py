@@ -39,9 +39,7 @@ def run(
         int | None,
         typer.Option(metavar="PORT", min=0, max=PORT_MAX, help="Serve the console on 127.0.0.1:PORT; 0: any free one."),
     ] = None,
-    lineage: Annotated[
-        bool, typer.Option("--lineage", help="Send an OpenLineage event for each commit; configured as its client.")
-    ] = False,
+    lineage: Annotated[bool, typer.Option("--lineage", help="Send an OpenLineage event per commit.")] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="Show what the next batch would write; no Spark.")] = False,
     records: Annotated[
         int | None,
