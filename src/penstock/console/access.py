@@ -223,8 +223,9 @@ class Guard:
 
 
 def set_cookie(access: Access, headers: MutableHeaders, value: str) -> None:
-    secure = "; Secure" if access.tls else ""
-    headers.append("Set-Cookie", f"{access.cookie}={value}; Path=/; HttpOnly; SameSite=Strict{secure}")
+    """Give the browser this cookie; an empty one is deleted."""
+    more = ("; Secure" if access.tls else "") + ("" if value else "; Max-Age=0")
+    headers.append("Set-Cookie", f"{access.cookie}={value}; Path=/; HttpOnly; SameSite=Strict{more}")
 
 
 def session_of(request: Request) -> Session | None:
@@ -325,7 +326,7 @@ async def login(request: Request) -> Response:
 async def logout(request: Request) -> Response:
     """Forget the cookie; without a session there is nothing to protect."""
     answer = RedirectResponse("/login", 303)
-    answer.delete_cookie(request.app.state.console.access.cookie, httponly=True, samesite="strict")
+    set_cookie(request.app.state.console.access, answer.headers, "")
     return answer
 
 

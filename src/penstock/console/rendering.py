@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse
 from penstock.console import charts
 from penstock.console.access import session_of
 from penstock.console.records import cell_text, visible
-from penstock.reporting.verdicts import duration_text
+from penstock.reporting import verdicts
 
 if TYPE_CHECKING:
     from penstock.console.state import ConsoleState, WatchedJob
@@ -102,12 +102,12 @@ def size(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A duration to two units: 900ms, 4.2s, 2m 5s, 3h 20m."""
+    """A duration in one unit: 900ms, 4.2s, 12min, 3h."""
     if seconds is None:
         return NONE
     if seconds < 1:
         return f"{seconds * 1000:.0f}ms" if seconds else "0s"
-    return f"{seconds:.3g}s" if seconds < 59.5 else duration_text(seconds)
+    return f"{seconds:.3g}s" if seconds < 59.5 else verdicts.duration(seconds)
 
 
 def instant(at: float | datetime | None) -> str:
@@ -121,7 +121,7 @@ def ago(at: float | datetime | None) -> str:
     if at is None:
         return "never"
     seconds = at.timestamp() if isinstance(at, datetime) else at
-    return f"{duration_text(max(1.0, time.time() - seconds))} ago"
+    return f"{verdicts.duration(max(1.0, time.time() - seconds))} ago"
 
 
 FORMATS = {"number": number, "short": short, "duration": duration, "size": size, "instant": instant, "ago": ago}

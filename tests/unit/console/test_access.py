@@ -101,6 +101,15 @@ def test_a_right_token_opens_a_session_that_scripts_cannot_read_and_logging_out_
         assert client.get("/", follow_redirects=False).status_code == 303
 
 
+def test_over_tls_cookies_are_secure_also_the_one_that_ends_a_session(tmp_path: Path) -> None:
+    access = Access(read_tokens={"password": "rita"}, tls=True)
+    with console(tmp_path, watched(tmp_path), access=access) as client:
+        for path, form in (("/login", {"token": "password"}), ("/logout", {})):
+            answer = client.post(path, data=form, follow_redirects=False)
+            assert answer.headers["set-cookie"].startswith("__Host-") and "; Secure" in answer.headers["set-cookie"]
+            assert "max-age=" in answer.headers["strict-transport-security"]
+
+
 def test_forged_and_foreign_cookies_open_no_session(tmp_path: Path) -> None:
     foreign = with_tokens()
     with console(tmp_path, watched(tmp_path), access=with_tokens()) as client:

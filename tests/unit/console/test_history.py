@@ -122,7 +122,7 @@ def test_short_numbers(value: float | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0s"), (0.0214, "21ms"), (4.21, "4.21s"), (59, "59s"), (125, "2m 5s"), (90_000, "1d 1h")]
+    ("seconds", "text"), [(0, "0s"), (0.0214, "21ms"), (4.21, "4.21s"), (59, "59s"), (125, "2min"), (90_000, "25h")]
 )
-def test_durations_have_two_units(seconds: float, text: str) -> None:
+def test_durations_have_one_unit(seconds: float, text: str) -> None:
     assert duration(seconds) == text
