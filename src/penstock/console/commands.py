@@ -11,7 +11,7 @@ from starlette.requests import Request
 from penstock.console.access import session_of
 from penstock.console.children import Child
 from penstock.console.rendering import job_of, state_of
-from penstock.errors import UserError
+from penstock.errors import TransientError, UserError
 from penstock.job.spec import JobSpec
 
 
@@ -21,6 +21,14 @@ def spec_of(request: Request) -> JobSpec:
     if job.spec is None:
         raise UserError(job.error or f"the job file of {job.name} is not read yet", hint="see the page of the job")
     return job.spec
+
+
+def reachable_spec(request: Request) -> JobSpec:
+    """The same for a page that asks the log; `TransientError` at once if the log did not answer a moment ago."""
+    spec, status = spec_of(request), job_of(request).status
+    if status is not None and status.log_error:
+        raise TransientError(status.log_error, hint="the page works again once the log answers")
+    return spec
 
 
 def file_of(request: Request) -> Path:
