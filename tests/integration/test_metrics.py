@@ -22,7 +22,9 @@ from tests.support.kafka import Produce, Topics
 from tests.support.processes import command_json, free_port, penstock
 from tests.support.waiting import wait_until
 
-READ, UNREAD = 300, 50
+READ, UNREAD = 300, (40, 10)
+LIMITS = "claims: static\nalerts: {lag_records: 60}\n"
+"""Partition 0 reaches half of it."""
 STEPS = ("plan", "read", "decode", "write")
 DESCRIBE = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 Received = queue.Queue[dict[str, Any]]
@@ -74,16 +76,15 @@ def test_metrics_agree_with_verify_status_and_kafka_consumer_groups(
     bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path, received: Received
 ) -> None:
     name, port = topic(partitions=2), free_port()
-    job = numbered_job(
-        tmp_path, bootstrap, name, flush="allowed_latency: 1h", kafka=f"group: {name}", more="claims: static"
-    )
+    job = numbered_job(tmp_path, bootstrap, name, flush="allowed_latency: 1h", kafka=f"group: {name}", more=LIMITS)
     produce(name, numbered(range(READ)))
     with penstock("run", str(job), "--json", "--metrics", str(port), "--lineage") as process:
         committed = process.wait_for("batch committed")
         # New records wait for an hour now.
-        produce(name, numbered(range(UNREAD)))
+        for partition, count in enumerate(UNREAD):
+            produce(name, numbered(range(count)), partition=partition)
         wait_until(
-            lambda: sum(scraped(port)["penstock_lag_records"].values()) == UNREAD, words=lambda: process.last_words
+            lambda: sum(scraped(port)["penstock_lag_records"].values()) == sum(UNREAD), words=lambda: process.last_words
         )
         metrics = scraped(port)
         shown = {
@@ -96,10 +97,12 @@ def test_metrics_agree_with_verify_status_and_kafka_consumer_groups(
             (f"{name}/{at['partition']}",): (at["position"], at["end"], at["lag_records"])
             for at in status["partitions"]
         }
-        assert status["verdict"] == "OK" and metrics["penstock_job_verdict"] == {(): 0}
+        assert [at["verdict"] for at in (status, *status["partitions"])] == ["WARN", "WARN", "OK"]
+        wait_until(lambda: scraped(port)["penstock_job_verdict"] == {(): 1}, words=lambda: process.last_words)
+        assert list(scraped(port)["penstock_verdict"].values()) == [1, 0]
         log = next(check for check in report["checks"] if check["name"] == "log")
         totals = next(check for check in report["checks"] if check["name"] == "totals")
-        assert report["ok"] and log["lag_records"] == UNREAD
+        assert report["ok"] and log["lag_records"] == sum(UNREAD)
         assert metrics["penstock_records_read_total"] == {(): totals["read"]} == {(): READ}
         process.send(signal.SIGTERM)
         assert process.exit_code() == 0, process.last_words

@@ -14,7 +14,7 @@ _SCRIPT = f"""\
 #!{sys.executable} -IS
 import json, os, socket, sys
 
-if sys.argv[1:3] == ["wal", "serve"]:
+if sys.argv[1:3] == ["wal", "serve"] or sys.argv[1:2] == ["console"]:
     # The shell that started it ends it by its pid.
     os.execv({sys.executable!r}, [{sys.executable!r}, "-m", "penstock.cli", *sys.argv[1:]])
 request = {{"module": "penstock.cli", "arguments": sys.argv[1:]}}

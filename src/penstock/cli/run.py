@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -39,9 +39,7 @@ def run(
         int | None,
         typer.Option(metavar="PORT", min=0, max=PORT_MAX, help="Serve the console on 127.0.0.1:PORT; 0: any free one."),
     ] = None,
-    lineage: Annotated[
-        bool, typer.Option("--lineage", help="Send an OpenLineage event for each commit; configured as its client.")
-    ] = False,
+    lineage: Annotated[bool, typer.Option("--lineage", help="Send an OpenLineage event per commit.")] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="Show what the next batch would write; no Spark.")] = False,
     records: Annotated[
         int | None,
@@ -75,7 +73,7 @@ def run(
             stack.enter_context(served(Address.of(metrics), gauges.registry, ready))
         sender = stack.enter_context(Lineage()) if lineage else None
         display = stack.enter_context(LiveDisplay()) if as_text else None
-        steps = stack.enter_context(_console(specs, console)) if console is not None else {}
+        steps = stack.enter_context(console_of_run(specs, console)) if console is not None else {}
 
         def listener_for(job: JobSpec) -> Listener:
             listeners: list[Listener] = []
@@ -92,7 +90,7 @@ def run(
 
 
 @contextmanager
-def _console(specs: list[JobSpec], port: int) -> Iterator[Mapping[str, Listener]]:
+def console_of_run(specs: Sequence[JobSpec], port: int) -> Iterator[Mapping[str, Listener]]:
     """The console in a thread of this process; gives listeners that show it how long steps take."""
     from penstock.console.access import Access  # noqa: PLC0415 - needs packages of the extra `console`
     from penstock.console.server import served as console_served  # noqa: PLC0415

@@ -72,9 +72,7 @@ def status(
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every column of the partitions.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds, until Ctrl-C.")] = False,
-    fail_on: Annotated[
-        FailOn | None, typer.Option(help="Exit with 1 if a job has an alert, or a verdict that is as bad.")
-    ] = None,
+    fail_on: Annotated[FailOn | None, typer.Option(help="Exit with 1 on alerts, or from this verdict on.")] = None,
 ) -> None:
     """Show verdicts, positions, lag, types, last commit, quarantine and alerts.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Sequence
@@ -86,30 +87,34 @@ class Poller:
 
 def read_job(job: WatchedJob, state: ConsoleState) -> None:
     """Read the file of a job, its table and its log once; a fault is kept in its place."""
-    from penstock.watch.status import status  # noqa: PLC0415 - imports PySpark, which takes longer than the start
-
     before = job.judgement
     try:
-        spec = _spec(job)
-        newest = status(spec)
+        _read(job, state)
+        job.error = ""
     except PenstockError as error:
         job.error = str(error)
     except Exception as error:  # noqa: BLE001 - the top of a thread: one job must not end the others
         LOGGER.exception("the status of %s cannot be read", job.name)
         job.error = f"{type(error).__name__}: {error}"
-    else:
-        now = time.time()
-        job.status, job.error, job.read_at = newest, "", now
-        state.history.observe(job.name, points_of(newest, now))
-        job.recent = state.history.points(job.name, HOUR)
-        job.rate = rate_of(job.recent)
-        state.history.add_commits(
-            job.name, ((item.version, item.at.timestamp(), item.as_json()) for item in newest.commits)
-        )
     after = job.judgement
     if after is not None and after.verdict != (before.verdict if before else None):
-        state.history.note("verdict", job.name, after.verdict, detail=after.reason)
+        with suppress(sqlite3.Error):
+            state.history.note("verdict", job.name, after.verdict, detail=after.reason)
     state.live.publish(job.name)
+
+
+def _read(job: WatchedJob, state: ConsoleState) -> None:
+    from penstock.watch.status import status  # noqa: PLC0415 - imports PySpark, which takes longer than the start
+
+    spec = _spec(job)
+    newest, now = status(spec), time.time()
+    job.status, job.read_at = newest, now
+    commits = ((item.version, item.at.timestamp(), item.as_json()) for item in newest.commits)
+    state.history.add_commits(job.name, commits)
+    state.history.observe(job.name, points_of(newest, now))
+    job.recent = state.history.points(job.name, HOUR)
+    job.rate = rate_of(job.recent)
+    _read_owners(job, spec, now)
 
 
 def _read_owners(job: WatchedJob, spec: JobSpec, now: float) -> None:

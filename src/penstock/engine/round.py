@@ -280,7 +280,11 @@ class Rounds(Generic[S]):
                 size_bytes=landed.size_bytes,
                 seconds=round(now - staged_at, 3),
                 steps=_rounded({**batch.steps, "commit": now - commit_at}),
-                slices={str(it.partition): (it.start, it.end) for it in batch.slices if it.partition in accepted},
+                slices={
+                    str(piece.partition): (piece.start, piece.end)
+                    for piece in batch.slices
+                    if piece.partition in accepted
+                },
                 file_sizes=landed.file_sizes,
                 outputs=landed.outputs,
             )

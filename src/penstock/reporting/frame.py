@@ -73,9 +73,9 @@ def _judged(
         fault = of_topic.text
     elif of_position := next(_position_faults(status), None):
         fault = of_position[1]
-    sight = replace(status.sight, fault=fault, rewound_from=past.shown_beyond.get(status.partition))
+    facts = replace(status.facts, fault=fault, rewound_from=past.shown_beyond.get(status.partition))
     window = past.positions.get(status.partition, ())
-    return replace(status, judgement=judge(sight, window, Thresholds.of(job), past.now, past.committed_at))
+    return replace(status, judgement=judge(facts, window, Thresholds.of(job), past.now, past.committed_at))
 
 
 def _partition_status(partition: Partition, state: DeltaPartition, log: LogView) -> PartitionStatus:
@@ -129,7 +129,7 @@ def alerts(
     yield from identity.values()
     for partition in partitions:
         yield from _partition_alerts(partition)
-        for rule, reason in broken_limits(partition.sight, job.alerts).items():
+        for rule, reason in broken_limits(partition.facts, job.alerts).items():
             yield Alert(AlertKind(rule), f"{partition.partition}: {reason}")
     if quarantine_rows:
         yield Alert(AlertKind.QUARANTINE, f"records in quarantine: {quarantine_rows}")

@@ -15,7 +15,7 @@ from penstock.job.spec import JobSpec, Secret
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.proof.numbers import LogFacts
-from penstock.reporting.verdicts import Judgement, Sight, Verdict, worst
+from penstock.reporting.verdicts import Judgement, PartitionFacts, Verdict, worst
 
 HIDDEN = "******"
 NOT_STARTED = Judgement(Verdict.STOP, "not started")
@@ -121,18 +121,18 @@ class PartitionStatus:
     further: tuple[PartitionColumn, ...] = ()
 
     @property
-    def sight(self) -> Sight:
+    def facts(self) -> PartitionFacts:
         """What its verdict is made of."""
-        return Sight(self.position, self.first, self.end, self.lag_seconds, self.retention_seconds)
+        return PartitionFacts(self.position, self.first, self.end, self.lag_seconds, self.retention_seconds)
 
     @property
     def lag_records(self) -> int | None:
         """Offsets that the log has and that are not read yet; those without a record count too."""
-        return self.sight.lag_records
+        return self.facts.lag_records
 
     @property
     def retention_share(self) -> float | None:
-        return self.sight.retention_share
+        return self.facts.retention_share
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -221,7 +221,9 @@ class JobStatus:
 
     def judged(self, *others: Judgement) -> JobStatus:
         """The same with the judgement of its worst partition, or of what else is wrong."""
-        return replace(self, judgement=worst({str(it.partition): it.judgement for it in self.partitions}, *others))
+        return replace(
+            self, judgement=worst({str(shown.partition): shown.judgement for shown in self.partitions}, *others)
+        )
 
     @property
     def started(self) -> bool:

@@ -57,8 +57,8 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What is seen of a partition now; of the log None where it does not answer."""
+class PartitionFacts:
+    """Where a partition is now; what concerns the log is None where it does not answer."""
 
     position: int | None
     first: int | None = None
@@ -110,29 +110,32 @@ class Thresholds:
 
 
 def judge(
-    sight: Sight, window: Sequence[Observation], thresholds: Thresholds, now: float, committed_at: float | None
+    facts: PartitionFacts, window: Sequence[Observation], thresholds: Thresholds, now: float, committed_at: float | None
 ) -> Judgement:
-    """Judge a partition by what is seen now and by earlier observations of the same incarnation, oldest first.
+    """Judge a partition by where it is now and by earlier observations of the same incarnation, oldest first.
 
     `committed_at` is when the job last committed anything, whichever partition it was for. The cause comes first: a
     job that has stopped exceeds its limits too.
     """
-    if sight.fault:
-        return Judgement(Verdict.ERR, sight.fault)
-    if sight.position is None:
+    if facts.fault:
+        return Judgement(Verdict.ERR, facts.fault)
+    if facts.position is None:
         return Judgement(Verdict.WARN, "not started yet")
     rules = (
-        _rewound(sight, window),
-        _motionless(sight, window, thresholds, now, committed_at),
-        _limited(sight, thresholds.limits),
-        _growing(sight, window, thresholds, now),
+        _rewound(facts, window),
+        _motionless(facts, window, thresholds, now, committed_at),
+        _limited(facts, thresholds.limits),
+        _growing(facts, window, thresholds, now),
     )
     return next((judgement for judgement in rules if judgement is not None), Judgement())
 
 
 def worst(partitions: Mapping[str, Judgement], *others: Judgement) -> Judgement:
     """The judgement of a job: of its worst partition, or what concerns the job as a whole."""
-    judgements = [*((f"{name}: ", judgement) for name, judgement in partitions.items()), *(("", it) for it in others)]
+    judgements = [
+        *((f"{name}: ", judgement) for name, judgement in partitions.items()),
+        *(("", other) for other in others),
+    ]
     if not judgements:
         return Judgement()
     place, judgement = max(judgements, key=lambda pair: (pair[1].verdict.severity, not pair[0]))
@@ -143,9 +146,9 @@ def worst(partitions: Mapping[str, Judgement], *others: Judgement) -> Judgement:
     return Judgement(judgement.verdict, f"{place}{judgement.reason}{more}")
 
 
-def broken_limits(sight: Sight, limits: AlertLimits) -> dict[str, str]:
+def broken_limits(facts: PartitionFacts, limits: AlertLimits) -> dict[str, str]:
     """The limits of every kind of table that a partition reaches, by rule, with the reason."""
-    return {rule: reason for rule, verdict, reason in _compared(sight, limits) if verdict is Verdict.ERR}
+    return {rule: reason for rule, verdict, reason in _compared(facts, limits) if verdict is Verdict.ERR}
 
 
 def duration(seconds: float) -> str:
@@ -156,12 +159,12 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f}s"
 
 
-def _rewound(sight: Sight, window: Sequence[Observation]) -> Judgement | None:
-    assert sight.position is not None
-    positions = [*(seen.position for seen in window), sight.position]
+def _rewound(facts: PartitionFacts, window: Sequence[Observation]) -> Judgement | None:
+    assert facts.position is not None
+    positions = [*(observation.position for observation in window), facts.position]
     falls = [(before, after) for before, after in pairwise(positions) if after < before]
-    if sight.rewound_from is not None:
-        falls.append((sight.rewound_from, sight.position))
+    if facts.rewound_from is not None:
+        falls.append((facts.rewound_from, facts.position))
     if not falls:
         return None
     before, after = falls[-1]
@@ -169,10 +172,10 @@ def _rewound(sight: Sight, window: Sequence[Observation]) -> Judgement | None:
 
 
 def _motionless(
-    sight: Sight, window: Sequence[Observation], thresholds: Thresholds, now: float, committed_at: float | None
+    facts: PartitionFacts, window: Sequence[Observation], thresholds: Thresholds, now: float, committed_at: float | None
 ) -> Judgement | None:
     """STOP or STALL: records wait for longer than a batch may take to come."""
-    waited, patience = _waited_seconds(sight, window, now), thresholds.patience_seconds
+    waited, patience = _waited_seconds(facts, window, now), thresholds.patience_seconds
     if waited <= patience:
         return None
     wait = f"records wait for {duration(waited)}"
@@ -180,38 +183,42 @@ def _motionless(
         return Judgement(Verdict.STOP, f"{wait}, and the job has not committed yet")
     if now - committed_at > patience:
         return Judgement(Verdict.STOP, f"{wait}, and the last commit was {duration(now - committed_at)} ago")
-    moved_at = next((seen.at for seen in _unmoved(sight, window)), now)
+    moved_at = next((observation.at for observation in _unmoved(facts, window)), now)
     if now - moved_at > patience:
-        stays = f"the position stays at {sight.position} for {duration(now - moved_at)}"
+        stays = f"the position stays at {facts.position} for {duration(now - moved_at)}"
         return Judgement(Verdict.STALL, f"{wait}, and {stays} although the job commits")
     return None
 
 
-def _unmoved(sight: Sight, window: Sequence[Observation]) -> Iterator[Observation]:
+def _unmoved(facts: PartitionFacts, window: Sequence[Observation]) -> Iterator[Observation]:
     """The observations since the partition last moved, oldest first."""
-    moved = [number for number, seen in enumerate(window, 1) if seen.position != sight.position]
+    moved = [number for number, observation in enumerate(window, 1) if observation.position != facts.position]
     yield from window[moved[-1] if moved else 0 :]
 
 
-def _waited_seconds(sight: Sight, window: Sequence[Observation], now: float) -> float:
+def _waited_seconds(facts: PartitionFacts, window: Sequence[Observation], now: float) -> float:
     """How long unread records have waited at least."""
-    if not sight.lag_records:
+    if not facts.lag_records:
         return 0.0
-    arrived = (seen.at for seen in window if seen.end is not None and seen.end > (sight.position or 0))
-    return max(sight.age_seconds or 0.0, now - next(arrived, now))
+    arrived = (
+        observation.at
+        for observation in window
+        if observation.end is not None and observation.end > (facts.position or 0)
+    )
+    return max(facts.age_seconds or 0.0, now - next(arrived, now))
 
 
-def _limited(sight: Sight, limits: AlertLimits) -> Judgement | None:
+def _limited(facts: PartitionFacts, limits: AlertLimits) -> Judgement | None:
     """ERR at a limit, WARN at half of it."""
-    reached = [Judgement(verdict, reason) for _, verdict, reason in _compared(sight, limits)]
+    reached = [Judgement(verdict, reason) for _, verdict, reason in _compared(facts, limits)]
     return max(reached, key=lambda judgement: judgement.verdict.severity, default=None)
 
 
-def _compared(sight: Sight, limits: AlertLimits) -> Iterator[tuple[str, Verdict, str]]:
+def _compared(facts: PartitionFacts, limits: AlertLimits) -> Iterator[tuple[str, Verdict, str]]:
     """The limits that a partition reaches at least by half, by rule."""
-    lag, age, share = sight.lag_records, sight.age_seconds, sight.retention_share
+    lag, age, share = facts.lag_records, facts.age_seconds, facts.retention_share
     rules = (
-        ("lag", lag, limits.lag_records_max, lambda number: f"{number:g} records"),
+        ("lag", lag, limits.lag_records_max, lambda number: f"{number:.0f} records"),
         ("age", age, limits.age_seconds_max, duration),
         ("retention", share, limits.retention_share_max, lambda number: f"{number:.0%} of the topic's retention"),
     )
@@ -224,11 +231,17 @@ def _compared(sight: Sight, limits: AlertLimits) -> Iterator[tuple[str, Verdict,
         yield rule, verdict, f"{text}, the limit is {shown(limit)}"
 
 
-def _growing(sight: Sight, window: Sequence[Observation], thresholds: Thresholds, now: float) -> Judgement | None:
+def _growing(
+    facts: PartitionFacts, window: Sequence[Observation], thresholds: Thresholds, now: float
+) -> Judgement | None:
     """WARN while the job commits and the lag still grows: even its lowest values, since every commit lowers it."""
     since = now - thresholds.limits.window_seconds
-    lags = [(seen.at, seen.end - seen.position) for seen in window if seen.end is not None and seen.at >= since]
-    lag, waited = sight.lag_records, _waited_seconds(sight, window, now)
+    lags = [
+        (observation.at, observation.end - observation.position)
+        for observation in window
+        if observation.end is not None and observation.at >= since
+    ]
+    lag, waited = facts.lag_records, _waited_seconds(facts, window, now)
     span = now - lags[0][0] if lags else 0.0
     if not lag or waited <= thresholds.latency_seconds or span < WINDOW_SHARE_MIN * thresholds.limits.window_seconds:
         return None

@@ -1,7 +1,8 @@
-"""The HTTP endpoint of a running process: its metrics, whether it lives, and whether its jobs make progress."""
+"""The HTTP endpoint of a running process: its metrics, whether it runs, and whether its jobs make progress."""
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +71,7 @@ class Readiness:
 
 @contextmanager
 def served(address: Address, registry: CollectorRegistry, jobs: Sequence[Readiness]) -> Iterator[None]:
-    """Answer while the block runs; jobs may be added meanwhile."""
+    """Answer while the block runs."""
 
     def answer(path: str) -> tuple[int, str, bytes]:
         match path.partition("?")[0]:
@@ -79,8 +80,9 @@ def served(address: Address, registry: CollectorRegistry, jobs: Sequence[Readine
             case "/healthz":
                 return 200, TEXT, b"ok\n"
             case "/readyz":
-                problems = [problem for job in jobs if (problem := job.problem)] or ([] if jobs else ["no job yet"])
-                return (503, TEXT, "".join(f"{it}\n" for it in problems).encode()) if problems else (200, TEXT, b"ok\n")
+                problems = [job.problem for job in jobs if job.problem]
+                body = "\n".join(problems or ["ok"])
+                return 503 if problems else 200, TEXT, f"{body}\n".encode()
             case _:
                 return 404, TEXT, b"not found\n"
 
@@ -98,11 +100,13 @@ def served(address: Address, registry: CollectorRegistry, jobs: Sequence[Readine
         def log_message(self, *_: object) -> None:
             """Requests are not logged."""
 
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+
     try:
-        server = ThreadingHTTPServer((address.host, address.port), Handler)
+        server = Server((address.host, address.port), Handler)
     except OSError as error:
         raise UserError(f"cannot serve metrics on {address}", detail=str(error)) from error
-    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(POLL_SECONDS,), name="metrics", daemon=True)
     thread.start()
     try:

@@ -14,7 +14,7 @@ from penstock.job.spec import JobSpec
 from penstock.reporting.verdicts import (
     Judgement,
     Observation,
-    Sight,
+    PartitionFacts,
     Thresholds,
     Verdict,
     broken_limits,
@@ -23,7 +23,9 @@ from penstock.reporting.verdicts import (
 )
 
 OBSERVATIONS_PER_WINDOW = 30
-"""So many are kept of each partition; in between nothing is judged."""
+"""So many are kept of each partition."""
+JUDGE_SECONDS = 5.0
+"""How often it is judged, or with every observation if these come sooner."""
 FAILURES_MIN = 2
 """A round that fails once may be a server that restarts."""
 
@@ -50,6 +52,7 @@ class Judging:
         self._rules = ["retention"]
         self._rules += ["lag"] if job.alerts.lag_records_max is not None else []
         self._rules += ["age"] if job.alerts.age_seconds_max is not None else []
+        self._step_seconds = job.alerts.window_seconds / OBSERVATIONS_PER_WINDOW
         self._windows: dict[tuple[str, str], deque[Observation]] = {}
         """By partition and topic id: positions of another incarnation do not count."""
         # A process that has just started is given time for its first commit.
@@ -64,7 +67,7 @@ class Judging:
             case events.BatchCommitted():
                 self._committed_at = self._now()
             case events.ProgressMeasured(partitions):
-                if self._now() >= self._judged_at + self._thresholds.limits.window_seconds / OBSERVATIONS_PER_WINDOW:
+                if self._now() >= self._judged_at + min(self._step_seconds, JUDGE_SECONDS):
                     self._judge(partitions)
             case events.RoundDone():
                 if self._failures >= FAILURES_MIN:
@@ -79,20 +82,25 @@ class Judging:
 
     def _judge(self, partitions: Mapping[str, PartitionProgress]) -> None:
         now = self._judged_at = self._now()
-        windows = {(name, seen.topic_id): deque[Observation]() for name, seen in partitions.items()}
+        windows = {(name, progress.topic_id): deque[Observation]() for name, progress in partitions.items()}
         self._windows = {key: self._windows.get(key, empty) for key, empty in windows.items()}
         judgements: dict[str, Judgement] = {}
         alerts: dict[str, list[str]] = {rule: [] for rule in self._rules}
-        for name, seen in partitions.items():
-            window = self._windows[name, seen.topic_id]
+        for name, progress in partitions.items():
+            window = self._windows[name, progress.topic_id]
             fault = (
-                "" if seen.position >= seen.first else f"the log no longer has offsets [{seen.position}, {seen.first})"
+                ""
+                if progress.position >= progress.first
+                else f"the log no longer has offsets [{progress.position}, {progress.first})"
             )
-            sight = Sight(seen.position, seen.first, seen.end, seen.age_seconds, seen.retention_seconds, fault)
-            judgements[name] = judge(sight, tuple(window), self._thresholds, now, self._committed_at)
-            for rule, reason in broken_limits(sight, self._thresholds.limits).items():
+            facts = PartitionFacts(
+                progress.position, progress.first, progress.end, progress.age_seconds, progress.retention_seconds, fault
+            )
+            judgements[name] = judge(facts, tuple(window), self._thresholds, now, self._committed_at)
+            for rule, reason in broken_limits(facts, self._thresholds.limits).items():
                 alerts[rule].append(f"{name}: {reason}")
-            window.append(Observation(now, seen.position, seen.end))
+            if not window or now >= window[-1].at + self._step_seconds:
+                window.append(Observation(now, progress.position, progress.end))
             while window[0].at < now - self._thresholds.memory_seconds:
                 window.popleft()
         self._report(worst(judgements), judgements, alerts)

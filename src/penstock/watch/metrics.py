@@ -25,7 +25,7 @@ PAGE_HEAD = """\
 # Metrics
 
 `penstock run JOB... --metrics [HOST:]PORT` serves these in Prometheus' text format at `/metrics`; without a host on
-`127.0.0.1`. `/healthz` answers 200 while the process lives, `/readyz` while every job makes progress, else 503 with the
+`127.0.0.1`. `/healthz` answers 200 while the process runs, `/readyz` while every job makes progress, else 503 with the
 reason.
 
 All have the label `job`; those with the label `partition` exist for partitions that the process holds. Counters start
@@ -142,7 +142,9 @@ def common_changes(event: events.Event, now: float) -> Iterator[Change]:
             if isinstance(event, Judged):
                 yield Put(JOB_VERDICT, event.judgement.verdict.severity)
                 if event.partitions:
-                    yield PutAll(VERDICT, {name: it.verdict.severity for name, it in event.partitions.items()})
+                    yield PutAll(
+                        VERDICT, {name: judgement.verdict.severity for name, judgement in event.partitions.items()}
+                    )
 
 
 def _batch_changes(batch: events.BatchCommitted, now: float) -> Iterator[Change]:
@@ -162,16 +164,14 @@ def _batch_changes(batch: events.BatchCommitted, now: float) -> Iterator[Change]
 
 
 def _progress_changes(event: events.ProgressMeasured) -> Iterator[Change]:
-    seen = event.partitions
-    yield PutAll(POSITION, {name: at.position for name, at in seen.items()})
-    yield PutAll(LOG_END, {name: at.end for name, at in seen.items()})
-    yield PutAll(LAG_RECORDS, {name: at.lag for name, at in seen.items()})
-    ages = {name: _age(at) for name, at in seen.items()}
-    yield PutAll(LAG_SECONDS, {name: age for name, age in ages.items() if age is not None})
-    shares = {
-        name: age / kept for name, age in ages.items() if age is not None and (kept := seen[name].retention_seconds)
-    }
-    yield PutAll(RETENTION_SHARE, shares)
+    partitions = event.partitions
+    yield PutAll(POSITION, {name: progress.position for name, progress in partitions.items()})
+    yield PutAll(LOG_END, {name: progress.end for name, progress in partitions.items()})
+    yield PutAll(LAG_RECORDS, {name: progress.lag for name, progress in partitions.items()})
+    ages = {name: age for name, progress in partitions.items() if (age := _age(progress)) is not None}
+    yield PutAll(LAG_SECONDS, ages)
+    retention = {name: partitions[name].retention_seconds for name in ages}
+    yield PutAll(RETENTION_SHARE, {name: ages[name] / kept for name, kept in retention.items() if kept})
     if event.heartbeat_age_seconds is not None:
         yield Put(HEARTBEAT_AGE, event.heartbeat_age_seconds)
 

@@ -84,6 +84,7 @@ def test_lag_changes_on_the_open_page_while_a_load_runs(
         produce(orders, [b'{"id": 1}'] * 25)
         browser.wait(partial(has_lag, browser, 35), "a lag of 35, from the poller alone")
         assert len(browser.all("#commits tbody tr")) == 3
+        assert "static" in browser.text("#partitions tbody tr")
         assert browser.driver.execute_script("return window.untouched") is True
         assert browser.faults() == []
     log.close()

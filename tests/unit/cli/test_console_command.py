@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
+from penstock.cli.run import console_of_run
+from penstock.events import BatchCommitted, Mirrored
+from penstock.logs.log import Partition
+from tests.support.small_table import SmallTable, small_job
+from tests.support.waiting import wait_until
 
 JOB = """\
 job: web
@@ -21,6 +27,14 @@ decode: json
 schema: {id: long}
 table: {delta: {path: ./lake}}
 """
+
+
+STEP_TIME = re.compile(r'class="time">([^<]+)<')
+
+
+def read(url: str) -> str:
+    with urllib.request.urlopen(url) as answer:
+        return str(answer.read().decode())
 
 
 def refusal(*arguments: str) -> str:
@@ -46,8 +60,7 @@ def test_the_console_serves_the_jobs_of_its_folder_until_a_signal(tmp_path: Path
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         facts = json.loads(process.stdout.readline())
-        with urllib.request.urlopen(facts["url"]) as answer:
-            page = answer.read().decode()
+        page = read(facts["url"])
         process.send_signal(signal.SIGTERM)
         errors = process.stderr.read()
     assert facts["jobs"] == 1 and 'href="/jobs/web"' in page
@@ -67,6 +80,21 @@ def test_a_missing_package_of_the_console_is_reported_with_the_extra() -> None:
     program = "import sys; sys.modules['starlette'] = None; import penstock.console"
     result = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
     assert "install penstock[console]" in result.stderr
+
+
+def test_the_console_of_a_run_shows_how_long_commits_and_mirroring_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commits in the table do not record it: these times come from the events of the run."""
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path))
+    table = SmallTable(small_job("127.0.0.1:1", "orders", tmp_path))
+    table.start(Partition("orders", "id", 0))
+    with console_of_run([table.job], 0) as listeners:
+        url = capsys.readouterr().err.partition("console at ")[2].strip()
+        listeners["orders"].event(BatchCommitted("b", 1, steps={"plan": 0.2, "commit": 0.321}))
+        listeners["orders"].event(Mirrored(0.045))
+        wait_until(lambda: STEP_TIME.search(read(f"{url}jobs/orders")) is not None)
+        assert STEP_TIME.findall(read(f"{url}jobs/orders")) == ["200ms", "321ms", "45ms"]
 
 
 @pytest.mark.parametrize(

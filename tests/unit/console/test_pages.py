@@ -182,6 +182,15 @@ def test_the_table_page_shows_columns_with_their_changes_and_file_sizes(tmp_path
         assert client.get("/jobs/orders/table?table=../../etc").status_code == 200
 
 
+def test_a_history_that_cannot_be_written_ends_no_reading(tmp_path: Path) -> None:
+    job = WatchedJob("orders", None, small_job("127.0.0.1:1", "orders", tmp_path))
+    with console(tmp_path, job) as client:
+        state = state_of(client)
+        state.history.close()
+        read_job(job, state)
+        assert "ProgrammingError" in job.error and job.status is not None
+
+
 def test_two_files_with_one_job_name_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text(JOB.replace("web", "'../web'", 1) % tmp_path)

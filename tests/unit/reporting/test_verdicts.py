@@ -10,7 +10,7 @@ from penstock.job.spec import AlertLimits
 from penstock.reporting.verdicts import (
     Judgement,
     Observation,
-    Sight,
+    PartitionFacts,
     Thresholds,
     Verdict,
     broken_limits,
@@ -23,7 +23,7 @@ LATENCY = 60.0
 LIMITS = AlertLimits(stop_after_seconds=600, window_seconds=900)
 THRESHOLDS = Thresholds(LIMITS, LATENCY)
 """Nothing may wait for more than 660 s without a move."""
-BEHIND = Sight(position=100, first=0, end=150, age_seconds=700)
+BEHIND = PartitionFacts(position=100, first=0, end=150, age_seconds=700)
 OK = Judgement()
 
 
@@ -32,13 +32,13 @@ def observed(*observations: tuple[float, int, int | None]) -> list[Observation]:
     return [Observation(NOW - ago, position, end) for ago, position, end in observations]
 
 
-def verdict(sight: Sight, *window: tuple[float, int, int | None], committed_ago: float | None = 10) -> Verdict:
+def verdict(facts: PartitionFacts, *window: tuple[float, int, int | None], committed_ago: float | None = 10) -> Verdict:
     committed_at = None if committed_ago is None else NOW - committed_ago
-    return judge(sight, observed(*window), THRESHOLDS, NOW, committed_at).verdict
+    return judge(facts, observed(*window), THRESHOLDS, NOW, committed_at).verdict
 
 
 def test_a_partition_at_its_end_is_ok_however_long_the_topic_is_quiet() -> None:
-    assert verdict(Sight(150, 0, 150), (90_000, 150, 150), committed_ago=90_000) is Verdict.OK
+    assert verdict(PartitionFacts(150, 0, 150), (90_000, 150, 150), committed_ago=90_000) is Verdict.OK
 
 
 def test_a_record_of_a_quiet_topic_may_wait_for_its_batch() -> None:
@@ -72,15 +72,17 @@ def test_a_partition_that_moves_is_not_stalled_whatever_the_age_of_its_records()
 
 
 @pytest.mark.parametrize(
-    ("sight", "window"),
+    ("facts", "window"),
     [
-        (Sight(90, 0, 150), ((300, 100, 150),)),
-        (Sight(130, 0, 150), ((300, 120, 150), (200, 60, 150), (100, 90, 150))),
-        (Sight(90, 0, 150, rewound_from=100), ()),
+        (PartitionFacts(90, 0, 150), ((300, 100, 150),)),
+        (PartitionFacts(130, 0, 150), ((300, 120, 150), (200, 60, 150), (100, 90, 150))),
+        (PartitionFacts(90, 0, 150, rewound_from=100), ()),
     ],
 )
-def test_a_position_that_went_back_is_rewound(sight: Sight, window: tuple[tuple[float, int, int], ...]) -> None:
-    assert verdict(sight, *window) is Verdict.REWIND
+def test_a_position_that_went_back_is_rewound(
+    facts: PartitionFacts, window: tuple[tuple[float, int, int], ...]
+) -> None:
+    assert verdict(facts, *window) is Verdict.REWIND
 
 
 def test_a_fault_counts_more_than_everything_else() -> None:
@@ -92,28 +94,30 @@ LIMITED = AlertLimits(lag_records_max=100, age_seconds_max=200, retention_share_
 
 
 @pytest.mark.parametrize(
-    ("sight", "rules", "expected"),
+    ("facts", "rules", "expected"),
     [
-        (Sight(0, 0, 49, 99, 10_000), set(), Verdict.OK),
-        (Sight(0, 0, 50, 99, 10_000), set(), Verdict.WARN),
-        (Sight(0, 0, 100, 99, 10_000), {"lag"}, Verdict.ERR),
-        (Sight(0, 0, 10, 100, 10_000), set(), Verdict.WARN),
-        (Sight(0, 0, 10, 200, 10_000), {"age"}, Verdict.ERR),
-        (Sight(0, 0, 10, 60, 240), set(), Verdict.WARN),
-        (Sight(0, 0, 10, 60, 120), {"retention"}, Verdict.ERR),
-        (Sight(0, 0, 200, 300, 300), {"lag", "age", "retention"}, Verdict.ERR),
-        (Sight(0, 0, 10, 60, None), set(), Verdict.OK),
+        (PartitionFacts(0, 0, 49, 99, 10_000), set(), Verdict.OK),
+        (PartitionFacts(0, 0, 50, 99, 10_000), set(), Verdict.WARN),
+        (PartitionFacts(0, 0, 100, 99, 10_000), {"lag"}, Verdict.ERR),
+        (PartitionFacts(0, 0, 10, 100, 10_000), set(), Verdict.WARN),
+        (PartitionFacts(0, 0, 10, 200, 10_000), {"age"}, Verdict.ERR),
+        (PartitionFacts(0, 0, 10, 60, 240), set(), Verdict.WARN),
+        (PartitionFacts(0, 0, 10, 60, 120), {"retention"}, Verdict.ERR),
+        (PartitionFacts(0, 0, 200, 300, 300), {"lag", "age", "retention"}, Verdict.ERR),
+        (PartitionFacts(0, 0, 10, 60, None), set(), Verdict.OK),
     ],
 )
-def test_a_limit_is_an_error_and_half_of_it_a_warning(sight: Sight, rules: set[str], expected: Verdict) -> None:
-    assert judge(sight, [], Thresholds(LIMITED, LATENCY), NOW, NOW).verdict is expected
-    assert broken_limits(sight, LIMITED).keys() == rules
+def test_a_limit_is_an_error_and_half_of_it_a_warning(
+    facts: PartitionFacts, rules: set[str], expected: Verdict
+) -> None:
+    assert judge(facts, [], Thresholds(LIMITED, LATENCY), NOW, NOW).verdict is expected
+    assert broken_limits(facts, LIMITED).keys() == rules
 
 
 def test_lag_counts_from_the_first_offset_that_the_log_has() -> None:
-    sight = Sight(position=10, first=990, end=1_000)
-    assert sight.lag_records == 10
-    assert broken_limits(sight, LIMITED) == {}
+    facts = PartitionFacts(position=10, first=990, end=1_000)
+    assert facts.lag_records == 10
+    assert broken_limits(facts, LIMITED) == {}
 
 
 GROWING = ((900, 0, 100), (800, 100, 220), (500, 200, 450), (400, 300, 500), (200, 400, 900), (100, 500, 950))
@@ -121,7 +125,7 @@ GROWING = ((900, 0, 100), (800, 100, 220), (500, 200, 450), (400, 300, 500), (20
 
 
 def test_lag_that_grows_over_the_window_is_a_warning() -> None:
-    judgement = judge(Sight(600, 0, 1_100, 70), observed(*GROWING), THRESHOLDS, NOW, NOW - 10)
+    judgement = judge(PartitionFacts(600, 0, 1_100, 70), observed(*GROWING), THRESHOLDS, NOW, NOW - 10)
     assert judgement == Judgement(Verdict.WARN, "lag grew from 100 to 500 records in 15min")
 
 
@@ -133,7 +137,7 @@ def test_lag_that_grows_over_the_window_is_a_warning() -> None:
 def test_lag_that_falls_or_was_not_seen_long_enough_is_no_warning(
     window: tuple[tuple[float, int, int | None], ...],
 ) -> None:
-    assert verdict(Sight(800, 0, 1_300, 70), *window) is Verdict.OK
+    assert verdict(PartitionFacts(800, 0, 1_300, 70), *window) is Verdict.OK
 
 
 def test_a_job_is_as_good_as_its_worst_partition() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +22,8 @@ from penstock.reporting.frame import Past, job_status, read_log_view
 from penstock.reporting.model import Commit, JobStatus, PartitionStatus, RecordedGap, shown_path
 from penstock.reporting.verdicts import Observation, Thresholds
 
+JobCommits = Sequence[tuple[Mapping[str, Any], Provenance]]
+"""The commits of a job with their entries in the history, newest first."""
 COMMITS_SHOWN = 100
 SIGNS_OF_LIFE = ("batch", "start", "fence")
 """Commits that only a running job makes; compactions and replays may be those of a command."""
@@ -117,8 +119,8 @@ def facts_status(
 ) -> JobStatus:
     """The same for a table that was read already; `further` adds what only this kind of table reports."""
     log = read_log_view(job, open_log, facts.incarnations, facts.states, now)
-    commits = [(record, commit) for record in facts.history if (commit := provenance_of(record)) is not None]
-    of_job = [(record, commit) for record, commit in commits if commit.job == job.name]
+    read = ((record, provenance_of(record)) for record in facts.history)
+    of_job = [(record, commit) for record, commit in read if commit is not None and commit.job == job.name]
     at, states = now(), facts.states
     shown = {place: to for place, to in log.mirrored.items() if to > (states[place].position or 0)}
     past = Past(
@@ -131,14 +133,12 @@ def facts_status(
     return replace(
         status,
         committed_at=_instant(facts.history[0]) if facts.history else None,
-        gaps=tuple(_recorded_gaps(facts.history, job.name)),
+        gaps=tuple(_recorded_gaps(of_job)),
         commits=tuple(_commit(record, commit) for record, commit in of_job if commit.slices)[:COMMITS_SHOWN],
     )
 
 
-def _positions(
-    commits: Iterable[tuple[Mapping[str, Any], Provenance]], since: float
-) -> dict[Partition, tuple[Observation, ...]]:
+def _positions(commits: JobCommits, since: float) -> dict[Partition, tuple[Observation, ...]]:
     """Where commits brought the partitions, oldest first: those since a time, and the last one before it."""
     seen: dict[Partition, list[Observation]] = {}
     for record, commit in commits:
@@ -169,7 +169,8 @@ def _commit(record: Mapping[str, Any], commit: Provenance) -> Commit:
         version=int(record["version"]),
         at=_instant(record),
         read=sum(counted.read for counted in totals),
-        written=commit.rows if commit.rows and not commit.files_removed else sum(it.written for it in totals),
+        # The logs of an export's types count its rows; rows of a rollup are not records.
+        written=sum(counted.written for counted in totals) or commit.rows or 0,
         quarantined=commit.quarantined + sum(counted.quarantined for counted in totals),
         filtered=commit.filtered + sum(counted.filtered for counted in totals),
         files=commit.files_added,
@@ -179,11 +180,10 @@ def _commit(record: Mapping[str, Any], commit: Provenance) -> Commit:
     )
 
 
-def _recorded_gaps(history: Iterable[Mapping[str, Any]], job: str) -> Iterator[RecordedGap]:
+def _recorded_gaps(commits: JobCommits) -> Iterator[RecordedGap]:
     """The gaps that the retained commits of a job have recorded, in the order of the history."""
-    for record in history:
-        commit = provenance_of(record)
-        for piece in commit.slices if commit is not None and commit.job == job else ():
+    for record, commit in commits:
+        for piece in commit.slices:
             if piece.totals.gap:
                 version = int(record["version"])
                 yield RecordedGap(piece.place, piece.start, piece.start + piece.totals.gap, version, _instant(record))
