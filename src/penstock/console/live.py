@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -41,7 +41,7 @@ class Live:
     def __len__(self) -> int:
         return len(self._pages)
 
-    async def stream(self) -> AsyncIterator[str]:
+    async def stream(self) -> AsyncGenerator[str]:
         """The changes since the last event; several changes of a job are one."""
         event = asyncio.Event()
         with self._lock:
