@@ -56,13 +56,23 @@ def start(request: Request, command: str, arguments: Sequence[str]) -> Child:
 
     def changed(child: Child) -> None:
         if not child.running:
-            text = "cancelled" if child.cancelled else f"exit code {child.exit_code}"
             detail = {"result": child.result, "lines": list(child.lines)[-20:], "started_at": child.started_at}
-            state.history.note(command, job, text, who, detail)
+            state.history.note(command, job, outcome(child), who, detail)
             state.read_soon(job)
         state.live.publish(job)
 
     return state.children.start(command, job, arguments, who, changed)
+
+
+def outcome(child: Child) -> str:
+    """How a command ended, in a few words."""
+    match child.result:
+        case {"verdict": verdict}:
+            return str(verdict).replace("_", " ")
+        case {"replayed": replayed, "remaining": remaining}:
+            return f"{replayed} replayed, {remaining} remain"
+        case _:
+            return "cancelled" if child.cancelled else f"failed with exit code {child.exit_code}"
 
 
 def cancel(request: Request, command: str) -> None:
