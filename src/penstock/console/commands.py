@@ -11,7 +11,7 @@ from starlette.requests import Request
 from penstock.console.access import session_of
 from penstock.console.children import Child
 from penstock.console.rendering import job_of, state_of
-from penstock.errors import UserError
+from penstock.errors import TransientError, UserError
 from penstock.job.spec import JobSpec
 
 
@@ -21,6 +21,14 @@ def spec_of(request: Request) -> JobSpec:
     if job.spec is None:
         raise UserError(job.error or f"the job file of {job.name} is not read yet", hint="see the page of the job")
     return job.spec
+
+
+def reachable_spec(request: Request) -> JobSpec:
+    """The same for a page that asks the log; `TransientError` at once if the log did not answer a moment ago."""
+    spec, status = spec_of(request), job_of(request).status
+    if status is not None and status.log_error:
+        raise TransientError(status.log_error, hint="the page works again once the log answers")
+    return spec
 
 
 def file_of(request: Request) -> Path:
@@ -48,13 +56,23 @@ def start(request: Request, command: str, arguments: Sequence[str]) -> Child:
 
     def changed(child: Child) -> None:
         if not child.running:
-            text = "cancelled" if child.cancelled else f"exit code {child.exit_code}"
             detail = {"result": child.result, "lines": list(child.lines)[-20:], "started_at": child.started_at}
-            state.history.note(command, job, text, who, detail)
+            state.history.note(command, job, outcome(child), who, detail)
             state.read_soon(job)
         state.live.publish(job)
 
     return state.children.start(command, job, arguments, who, changed)
+
+
+def outcome(child: Child) -> str:
+    """How a command ended, in a few words."""
+    match child.result:
+        case {"verdict": verdict}:
+            return str(verdict).replace("_", " ")
+        case {"replayed": replayed, "remaining": remaining}:
+            return f"{replayed} replayed, {remaining} remain"
+        case _:
+            return "cancelled" if child.cancelled else f"failed with exit code {child.exit_code}"
 
 
 def cancel(request: Request, command: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.claims.admin.history import JudgedRecord, RecordVerdict, Tenure
 from penstock.claims.protocol.records import ClaimingPartition, ClaimRequest, ForgettingMember, MemberId, ReleaseGroup
 from penstock.console.access import Access
 from penstock.console.pages.claims import LEFT, ROWS_MAX, WIDTH, event_of, owners_before, timeline_of
+from penstock.job.spec import ClaimsSpec
 from penstock.logs.log import Partition
 from tests.support.console import console, watched
 
@@ -65,3 +67,16 @@ def test_a_job_without_a_group_is_explained(tmp_path: Path) -> None:
         page = client.get("/jobs/orders/claims")
         assert page.status_code == 200
         assert "A single process reads every partition" in page.text
+
+
+def test_a_broker_that_is_away_is_a_text_on_the_page_at_once(tmp_path: Path) -> None:
+    job = watched(tmp_path)
+    assert job.spec is not None
+    assert job.status is not None
+    job.spec = replace(job.spec, claims=ClaimsSpec())
+    job.status = replace(job.status, log_error="Kafka at 127.0.0.1:1 <b>does not answer")
+    with console(tmp_path, job) as client:
+        for page in ("claims", "explorer"):
+            answer = client.get(f"/jobs/orders/{page}")
+            assert answer.status_code == 200
+            assert "Kafka at 127.0.0.1:1 &lt;b&gt;does not answer" in answer.text

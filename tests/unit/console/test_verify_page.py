@@ -57,6 +57,10 @@ def test_a_verification_shows_its_report_and_the_last_results_stay(tmp_path: Pat
         assert "failed" in page
         assert "the log is away" in page
         assert "orders/0 offset 17" in client.get(f"{URL}?result=1").text
+        activity = client.get("/activity").text
+        assert "violated" in activity
+        assert "failed with exit code 1" in activity
+        assert "started_at" not in activity
         form = {"csrf": csrf_of(page), "confirmed": "yes", "depth": "--all"}
         assert client.post(f"{URL}/start", data=form).status_code == 422
         assert "no verify of orders runs" in client.post(f"{URL}/cancel", data=form).text.lower()

@@ -29,7 +29,7 @@ from penstock.claims.protocol.records import (
     partitions_of,
 )
 from penstock.console.access import form_of, operating, reading
-from penstock.console.commands import spec_of
+from penstock.console.commands import reachable_spec, spec_of
 from penstock.console.rendering import Link, job_of, render, state_of
 from penstock.errors import PenstockError, UserError
 from penstock.job.faults import InvalidValueError
@@ -125,7 +125,7 @@ def claims(request: Request) -> Response:
     try:
         spec = spec_of(request)
         shared = spec.claims is not None and spec.claims.mode == "group"
-        overview = OVERVIEWS.of(group_of(spec)) if shared else None
+        overview = OVERVIEWS.of(group_of(reachable_spec(request))) if shared else None
     except PenstockError as error:
         fault = error
     return render(

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.console.access import reading
-from penstock.console.commands import operates, refuse_readers, spec_of
+from penstock.console.commands import operates, reachable_spec, refuse_readers
 from penstock.console.rendering import Link, job_of, render
 from penstock.errors import PenstockError
 
@@ -37,7 +37,7 @@ def _explored(request: Request, *, single: bool) -> Response:
     around = query.get("at", "").strip()[:AROUND_CHARACTERS_MAX]
     result, fault = None, None
     try:
-        spec = spec_of(request)
+        spec = reachable_spec(request)
         # The console may have started just now.
         partitions = (job.status or status(spec)).partitions
         positions = {str(item.partition): item.position for item in partitions}

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from penstock.flow.write.names import parse_staged_name
 from penstock.job.kafka_types import PLACE
 from penstock.job.spec import DAY_FOLDER, JobSpec
-from penstock.lake.delta.files import ActiveFile
+from penstock.lake.delta.files import ActiveFile, refuse_deletion_vectors
 from penstock.lake.delta.table import DeltaLog
 from penstock.logs.log import Slice
 from penstock.proof.subject import PLACE_REMEDY, PlaceColumns, extent, place_of
@@ -31,6 +31,8 @@ def placed_rows(job: JobSpec, piece: Slice, tables: Iterable[tuple[str, DeltaLog
         place = place_of(job, table.schema)
         if place is None:
             return NO_PLACE
+        # Rows that another writer deleted would be shown.
+        refuse_deletion_vectors(table.handle, table.spec.path)
         files = _files(table, place, piece)
         if len(files) > FILES_MAX:
             notes.append(f"{len(files) - FILES_MAX} older files of {name or 'the table'} were not searched")
