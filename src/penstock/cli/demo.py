@@ -23,7 +23,8 @@ def demo(
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Kill a job in mid-batch, restart it, and prove that every record is there once; uses its own broker."""
-    place = folder or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+    # Paths in a job file start in its folder.
+    place = (folder or Path(tempfile.mkdtemp(prefix="penstock-demo-"))).absolute()
     place.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     is_watched = sys.stdin.isatty() and sys.stdout.isatty() and not json and find_spec("starlette") is not None
