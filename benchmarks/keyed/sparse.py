@@ -146,7 +146,7 @@ class _Penstock:
             load(write_files(rows_of(numbers, first), self.folder / f"files-{number}", 2))
         job = sides.written_job(self.folder, self._text("nowhere", 1))
         # As the chore of the job does after enough commits.
-        kind_of(job).compact(job, CompactRequest(), Environment(), None)
+        kind_of(job).compact(job, CompactRequest(target_bytes=128 * sides.MIB), Environment(), None)
 
     def take(self, topic: str, count: int, marks: Marks) -> None:
         sides.run_job(self.spark, self.folder, self._text(topic, count), marks)
