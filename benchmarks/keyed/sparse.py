@@ -25,10 +25,13 @@ from benchmarks.keyed.measurements import job_text, rows_of, write_files
 from benchmarks.meters import Meter, Report
 from penstock.embedded.broker import Cluster
 from penstock.embedded.sample import create_topic, produce_values
+from penstock.environment import Environment
 from penstock.events import BatchCommitted, Event
 from penstock.job.spec import SparkSpec
 from penstock.spark.jars import JarSet
 from penstock.spark.session import open_spark
+from penstock.tables.kind import CompactRequest
+from penstock.tables.registry import kind_of
 
 BATCHES = 3
 BUCKETS = 16
@@ -141,6 +144,9 @@ class _Penstock:
         for number, first in enumerate(range(0, rows, ROWS_PER_LOAD)):
             numbers = np.arange(first, min(rows, first + ROWS_PER_LOAD))
             load(write_files(rows_of(numbers, first), self.folder / f"files-{number}", 2))
+        job = sides.written_job(self.folder, self._text("nowhere", 1))
+        # As the chore of the job does after enough commits.
+        kind_of(job).compact(job, CompactRequest(target_bytes=128 * sides.MIB), Environment(), None)
 
     def take(self, topic: str, count: int, marks: Marks) -> None:
         sides.run_job(self.spark, self.folder, self._text(topic, count), marks)

@@ -273,7 +273,7 @@ MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
         (pa.binary(), lambda number: bytes([250 - number])),
         (pa.string(), lambda number: "\U0001d11e" * (number % 3) + str(number)),
     ],
-    ids=str,
+    ids=["short", "boolean", "date", "timestamp", "bytes", "text"],
 )
 def test_rows_are_found_by_keys_of_every_type(tmp_path: Path, kind: pa.DataType, value: Callable[[int], Any]) -> None:
     """Nested columns come before the second key: the footer numbers their leaves."""

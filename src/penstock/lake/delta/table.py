@@ -479,8 +479,10 @@ def _create(spec: TablePlace, job: str, schema: pa.Schema) -> DeltaTable:
     """The table, created unless another process creates it first."""
     if spec.properties.get(VECTORS_PROPERTY) != "true":
         return _created_by_library(spec, job, schema)
-    storage = open_storage(spec.path, spec.storage_options)
-    storage.put_if_absent(entry_path(0), _first_entry(spec, job, schema).encode())
+    # Whether it is there is seen by opening it.
+    with suppress(OutcomeUnknownError):
+        storage = open_storage(spec.path, spec.storage_options)
+        storage.put_if_absent(entry_path(0), _first_entry(spec, job, schema).encode())
     return _load(spec)
 
 

@@ -222,9 +222,10 @@ def _written(flow: MergeFlow, plan: BucketPlan, incoming: Incoming, matches: Mat
     marks: list[Mark] = []
     used: list[Places] = []
     fresh: list[pa.Table] = []
-    new, small = puts, {file.path: file for file in _many_small(flow, plan)}
+    small = {file.path: file for file in _many_small(flow, plan)}
+    there = pl.concat([pairs["key"] for _, pairs in matches]) if matches else pl.Series(dtype=pl.Int64)
+    new = puts.filter(~pl.col("key").is_in(there.implode()))
     for file, pairs in matches:
-        new = new.join(pairs, on="key", how="anti", maintain_order="left")
         hits = puts.join(pairs, on="key", maintain_order="left")
         old = hits["old"].to_numpy()
         deleted = store.deleted(file)
