@@ -79,9 +79,7 @@ def test_the_page_of_a_job_shows_what_only_its_kind_knows(page: Browser, console
     assert cells(page, "filled") > 1
 
 
-def test_the_explorer_shows_records_next_to_what_became_of_them(
-    page: Browser, console: Served, jobs: ConsoleJobs
-) -> None:
+def test_the_explorer_shows_what_became_of_records(page: Browser, console: Served, jobs: ConsoleJobs) -> None:
     def fates(name: str, at: str) -> dict[str, str]:
         go(page, console, f"{name}/explorer?partition={jobs.topic(name)}/0&at={at}")
         return {
@@ -100,10 +98,13 @@ def test_the_explorer_shows_records_next_to_what_became_of_them(
     assert "the key has no row now" in first["0"]
     assert "another record wrote this row" in first["1"]
     assert "A window sums up many records" in (fates("metrics", "0"), page.text())[1]
+    link = str(page.one("a[rel=next]").get_attribute("href"))
     page.one("a[rel=next]").click()
+    page.wait(lambda: page.driver.current_url == link and page.all(".pages"), "later records")
+    page.one("input[name=at]").clear()
     page.one("input[name=at]").send_keys("yesterday")
-    page.one("form button").click()
-    assert "invalid start" in page.text(".fault")
+    page.one("main form button").click()
+    page.wait(lambda: "invalid start" in page.text(".fault"), "the fault")
 
 
 def test_a_replay_from_the_page_writes_what_fits_now(page: Browser, console: Served, jobs: ConsoleJobs) -> None:

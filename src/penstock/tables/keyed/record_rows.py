@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.files import ActiveFile, refuse_deletion_vectors
+from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.table import DeltaLog
 from penstock.logs.log import Batch, Slice
 from penstock.proof.subject import staged_files
@@ -46,7 +46,6 @@ def present_rows(job: JobSpec[KeyedSpec], piece: Slice, records: Sequence[pa.Rec
     table = preview.log
     if table is None:
         return RecordRows()
-    refuse_deletion_vectors(table.handle, table.spec.path)
     keyed = {
         offset: record
         for batch in records
@@ -80,7 +79,7 @@ def _rows(table: DeltaLog, job: JobSpec[KeyedSpec], records: Sequence[KeyedRecor
         keys = {record.key for record in records if record.bucket == bucket}
         for file in buckets.get(bucket, ()):
             if near := [key for key in keys if _may_hold(file, layout.keys, key)]:
-                held = store.read(file.path)
+                held = store.left(file)
                 is_near = reduce(pc.or_, (where(held, **dict(zip(layout.keys, key, strict=True))) for key in near))
                 rows |= {tuple(row[name] for name in layout.keys): row for row in held.filter(is_near).to_pylist()}
     return rows

@@ -90,9 +90,9 @@ def _matching(
 
 def _at(rows: pa.Table, place: PlaceColumns, piece: Slice) -> pa.ChunkedArray:
     offsets = rows.column(place["offset"])
-    here = pc.and_(pc.greater_equal(offsets, piece.start), pc.less(offsets, piece.end))
+    is_at = pc.and_(pc.greater_equal(offsets, piece.start), pc.less(offsets, piece.end))
     values = {"partition": piece.partition.number, "topic": piece.partition.topic}
     for part, value in values.items():
         if part in place and place[part] in rows.schema.names:
-            here = pc.and_(here, pc.equal(rows.column(place[part]), value))
-    return pc.fill_null(here, False)
+            is_at = pc.and_(is_at, pc.equal(rows.column(place[part]), value))
+    return pc.fill_null(is_at, False)
