@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,8 @@ class SparkCluster:
     """Processes of Spark; they log into the folder."""
 
     folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of its processes, in addition to that of the tests."""
     port: int = field(default_factory=free_port)
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     master: subprocess.Popen[bytes] | None = None
@@ -78,6 +80,7 @@ class SparkCluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "128m",
             "SPARK_DAEMON_JAVA_OPTS": LIGHT["spark.driver.extraJavaOptions"],
+            **self.environment,
         }
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
@@ -96,9 +99,11 @@ class SparkCluster:
 
 
 @contextmanager
-def spark_cluster(folder: Path, workers: int = 2) -> Iterator[SparkCluster]:
+def spark_cluster(
+    folder: Path, workers: int = 2, environment: Mapping[str, str] | None = None
+) -> Iterator[SparkCluster]:
     folder.mkdir(parents=True)
-    running = SparkCluster(folder)
+    running = SparkCluster(folder, environment or {})
     try:
         running.start()
         for _ in range(workers):

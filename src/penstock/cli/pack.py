@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib import metadata
 from importlib.metadata import Distribution, PackageNotFoundError
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +45,7 @@ Content = tuple[Path, str]
 
 def pack(
     archive: Annotated[Path, typer.Argument(help="The archive to write.")] = Path("penstock.tar.gz"),
+    json: Annotated[bool, typer.Option("--json", help="Print the settings as JSON.")] = False,
 ) -> None:
     """Pack this Python, Penstock and what it requires for the executors of a cluster.
 
@@ -69,16 +71,17 @@ def pack(
         raise UserError(f"{archive} cannot be written", detail=str(error), hint=hint) from error
     finally:
         arriving.unlink(missing_ok=True)
-    typer.echo(_usage(archive.absolute(), archive.stat().st_size))
-
-
-def _usage(archive: Path, size_bytes: int) -> str:
-    settings = {"spark.archives": f"{archive}#{FOLDER}", "spark.pyspark.python": f"./{FOLDER}/bin/python"}
+    size_bytes = archive.stat().st_size
+    settings = {"spark.archives": f"{archive.absolute()}#{FOLDER}", "spark.pyspark.python": f"./{FOLDER}/bin/python"}
+    if json:
+        content = {"archive": str(archive.absolute()), "size_bytes": size_bytes, "conf": settings}
+        typer.echo(dumps(content | {"entry": submit.__file__}, indent=2))
+        return
     lines = [f"{archive}: {size_bytes / 1e6:,.0f} MB", "", "In the job file:", "", "spark:", "  conf:"]
     lines += [f'    {name}: "{value}"' for name, value in settings.items()]
     command = ["spark-submit --master MASTER", *(f"--conf {name}={value}" for name, value in settings.items())]
     command += [f"--conf spark.pyspark.driver.python={sys.executable}", f"{submit.__file__} run JOB"]
-    return "\n".join([*lines, "", "Or without them in the job file:", "", " \\\n  ".join(command)])
+    typer.echo("\n".join([*lines, "", "Or without them in the job file:", "", " \\\n  ".join(command)]))
 
 
 def _interpreter() -> Iterator[Content]:

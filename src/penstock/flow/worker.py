@@ -12,6 +12,8 @@ from zipimport import zipimporter
 
 import pyarrow as pa
 
+from penstock.storage.failures import in_task
+
 OWN_WORKER = "PENSTOCK_WORKER"
 """The variable of workers that belong to a Spark session of Penstock's own."""
 
@@ -22,8 +24,7 @@ def spared_worker() -> Iterator[None]:
     if OWN_WORKER in os.environ:
         _leave_pandas_out()
     yield
-    pyspark = sys.modules.get("pyspark")
-    if pyspark is not None and pyspark.TaskContext.get() is not None:
+    if in_task():
         _keep_modules()
 
 

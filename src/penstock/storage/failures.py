@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,7 +23,9 @@ _BAD_PATH = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EL
 _STATUS_WORTH_A_RETRY = frozenset({408, 409, 425, 429})
 
 
-_NO_CREDENTIALS = re.compile(r"loading credentials|169\.254\.169\.254|token request|NoCredentials", re.IGNORECASE)
+_NO_CREDENTIALS = re.compile(
+    r"loading credentials|169\.254\.169\.254|token request|NoCredentials|Account must be specified", re.IGNORECASE
+)
 """Libraries without stated credentials ask the metadata service of a cloud machine, which may not be there."""
 _CREDENTIALS = {
     "s3": ("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", "aws_access_key_id and aws_secret_access_key"),
@@ -41,11 +44,19 @@ def missing_credentials(text: str, url: str) -> UnreachableError | None:
         return None
     scheme = "az" if url.startswith(("ab", "ad")) else url[:2]
     variables, keys = _CREDENTIALS.get(scheme, _CREDENTIALS["s3"])
+    hint = f"set {variables} in the environment, or {keys} in the table's storage section"
+    task = in_task()
     return UnreachableError(
-        f"no credentials for {url}",
-        detail=text[:_DETAIL_CHARS_MAX],
-        hint=f"set {variables} in the environment, or {keys} in the table's storage section",
+        f"no credentials for {url}{' on an executor' if task else ''}",
+        detail=text.split("\n\nDebug source")[0][:_DETAIL_CHARS_MAX],
+        hint=f"{hint}, which tasks get; their environment is spark.executorEnv.NAME in spark.conf" if task else hint,
     )
+
+
+def in_task() -> bool:
+    """Whether this process runs a Spark task."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.TaskContext.get() is not None
 
 
 @contextmanager

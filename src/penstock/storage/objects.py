@@ -17,7 +17,7 @@ from obstore.store import LocalStore, MemoryStore, from_url
 
 from penstock.errors import OutcomeUnknownError, TransientError, UserError
 from penstock.job.storage_options import CLIENT_OPTIONS, ONLY_FOR_DELTALAKE, RETRY_OPTIONS
-from penstock.storage.failures import NotFoundError, failure_of, translate_errors
+from penstock.storage.failures import NotFoundError, failure_of, missing_credentials, translate_errors
 from penstock.storage.files import (
     RangeReader,
     StorageWriter,
@@ -187,7 +187,8 @@ def _remote_store(url: str, options: Mapping[str, str]) -> ObjectStore:
     except store_errors.UnknownConfigurationKeyError as error:
         raise UserError("unknown storage option", detail=str(error).split("\n")[0]) from error
     except (store_errors.BaseError, OSError, ValueError) as error:
-        raise UserError(f"cannot open {url}", detail=str(error).split("\n")[0]) from error
+        unopened = UserError(f"cannot open {url}", detail=str(error).split("\n")[0])
+        raise missing_credentials(str(error), url) or unopened from error
 
 
 def _sorted_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:
