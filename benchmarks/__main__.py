@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks.claims.compare import ClaimsBench, bench_claims
 from benchmarks.claims.virtual import virtual_cost
 from benchmarks.fanout import bench_fanout
-from benchmarks.hot import bench_hot
+from benchmarks.hot import EXECUTORS, bench_hot
 from benchmarks.ingest import bench_ingest
 from benchmarks.keyed.compare import bench_keyed
 from benchmarks.keyed.growth import bench_growth
@@ -82,7 +82,18 @@ def hot(
     json: Json = False,
 ) -> None:
     """One hot partition and a flow that keeps a core busy: several cores, against one."""
-    _print(bench_hot(records, cores, rounds, _report), json)
+    _print(bench_hot("hot", records, cores, rounds, _report), json)
+
+
+@app.command()
+def cluster(
+    records: Annotated[int, typer.Option(min=1_000, help="Records in the topic.")] = 100_000,
+    executors: Annotated[int, typer.Option(min=2, help="Executors, of one core each.")] = 2,
+    rounds: Rounds = 3,
+    json: Json = False,
+) -> None:
+    """The same flow on executors of a standalone cluster, warm: several executors, against one."""
+    _print(bench_hot("cluster", records, executors, rounds, _report, EXECUTORS), json)
 
 
 @app.command()

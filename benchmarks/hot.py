@@ -1,4 +1,4 @@
-"""`python -m benchmarks hot`: one hot partition and a flow that keeps a core busy, on several cores against one.
+"""`python -m benchmarks hot` and `cluster`: a flow that keeps a core busy, on several cores or executors against one.
 
 Spark cuts the slice of the partition into pieces, one per task: a hot partition uses all cores and executors of a job.
 """
@@ -31,20 +31,27 @@ table:
 """
 
 
-def bench_hot(records: int, cores: int, rounds: int, report: Report) -> BenchResult:
-    """Compare `local[cores]` with `local[1]`; a ratio of 2 means twice the throughput."""
+LOCAL = "local[{}]"
+EXECUTORS = "local-cluster[{},1,1024]"
+"""A standalone cluster in Spark's JVM, whose executors are processes of one core each."""
+
+
+def bench_hot(name: str, records: int, cores: int, rounds: int, report: Report, master: str = LOCAL) -> BenchResult:
+    """Compare a master of so many cores with that of one; a ratio of 2 means twice the throughput."""
     spent: dict[int, list[Spent]] = {cores: [], 1: []}
     with filled_topic(in_turn(web_requests(SampleSize(records)), 1), 1) as (bootstrap, folder):
         for number in range(1, rounds + 1):
             for count, measured in spent.items():
-                measured.append(Spent(**run_apart(_measure, count, bootstrap, folder / f"{number}-{count}", records)))
-                report(f"round {number} local[{count}]: {measured[-1].wall_s} s wall, {measured[-1].cpu_s} s CPU")
-    return BenchResult("hot", records, median(spent[cores]), "local[1]", median(spent[1]), {"cores": cores})
+                of_count = master.format(count)
+                part = folder / f"{number}-{count}"
+                measured.append(Spent(**run_apart(_measure, of_count, bootstrap, part, records)))
+                report(f"round {number} {of_count}: {measured[-1].wall_s} s wall, {measured[-1].cpu_s} s CPU")
+    return BenchResult(name, records, median(spent[cores]), master.format(1), median(spent[1]), {"cores": cores})
 
 
-def _measure(cores: int, bootstrap: str, folder: Path, records: int) -> dict[str, Any]:
+def _measure(master: str, bootstrap: str, folder: Path, records: int) -> dict[str, Any]:
     """Run the job twice, each time into a new table, and measure the second: the start of the JVM does not count."""
-    spark = open_spark(SparkSpec(master=f"local[{cores}]"), "bench hot")
+    spark = open_spark(SparkSpec(master=master), "bench hot")
     warm_up, measured = folder / "warm-up", folder / "measured"
     for part in (warm_up, measured):
         part.mkdir(parents=True)
