@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -24,7 +25,7 @@ from confluent_kafka.admin import (
 )
 
 from penstock.errors import UserError
-from penstock.job.spec import KafkaLogSpec
+from penstock.job.spec import KafkaLogSpec, Secret
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.mirror import mirror
@@ -118,6 +119,23 @@ def test_an_awkward_password_opens_the_cluster_to_the_process_and_to_its_tasks(
     [partition] = log.partitions()
     assert [(bound.first, bound.end) for bound in log.bounds([partition]).values()] == [(0, 3)]
     assert read(spec_of(guarded, orders, settings), partition) == [b"a", b"b", b"c"]
+
+
+def test_the_contents_of_certificates_open_the_cluster_to_tasks_that_have_no_such_files(
+    guarded: Guarded, orders: str
+) -> None:
+    settings = {
+        "security.protocol": "SSL",
+        "ssl.ca.pem": guarded.client.authority,
+        "ssl.certificate.pem": guarded.client.certificate,
+        "ssl.key.pem": Secret(guarded.client.key),
+    }
+    spec = KafkaLogSpec(guarded.tls_bootstrap, topics=(orders,), group="shop", client_settings=settings)
+    with closing(KafkaLog(spec)) as log:
+        [partition] = log.partitions()
+    sent = pickle.loads(pickle.dumps(spec))
+    assert read(sent, partition) == [b"a", b"b", b"c"]
+    assert "PRIVATE KEY" not in repr(sent)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "SCRAM-SHA-256"])

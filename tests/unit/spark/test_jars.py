@@ -9,6 +9,7 @@ import pytest
 from penstock.errors import TransientError, UserError
 from penstock.spark.jars import (
     ATTEMPTS_MAX,
+    DELTA_ARTIFACTS,
     JarRequest,
     JarSet,
     exclusive,
@@ -104,6 +105,14 @@ def test_spark_sets_follow_the_installed_spark_and_leave_out_what_it_ships(tmp_p
     assert delta.coordinates == ("io.delta:delta-spark_2.13:4.0.0",)
 
 
+def test_each_line_of_spark_has_its_own_delta_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    requests = [request_for(JarSet.DELTA, *spark_with(tmp_path, f"{line}.1")) for line in DELTA_ARTIFACTS]
+    assert requests[0].coordinates == ("io.delta:delta-spark_2.12:3.3.2",)
+    assert len({request.revision for request in requests}) == len(requests) >= 4
+    source = request_for(JarSet.KAFKA_SOURCE, *spark_with(tmp_path, "3.5.6"))
+    assert source.coordinates == ("org.apache.spark:spark-sql-kafka-0-10_2.12:3.5.6",)
+
+
 def test_the_broker_needs_nothing_of_spark(tmp_path: Path) -> None:
     broker = request_for(JarSet.BROKER, *spark_with(tmp_path, "4.0.0", "scala-library-2.13.16.jar"))
     assert broker.excluded_modules == ()
@@ -111,8 +120,10 @@ def test_the_broker_needs_nothing_of_spark(tmp_path: Path) -> None:
 
 
 def test_a_spark_without_a_known_delta_release_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError):
+    with pytest.raises(UserError) as raised:
         request_for(JarSet.DELTA, *spark_with(tmp_path, "9.9.1"))
+    assert "jobs run without it" in raised.value.detail
+    assert "4.0" in raised.value.hint
 
 
 @pytest.mark.parametrize(

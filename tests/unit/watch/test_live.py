@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from penstock.events import BatchCommitted, BatchPlanned, JobFailed, JobStarted, JobStopped, LagMeasured, Retrying
+from penstock.events import (
+    BatchCommitted,
+    BatchPlanned,
+    ExecutorsAwaited,
+    JobFailed,
+    JobStarted,
+    JobStopped,
+    LagMeasured,
+    Retrying,
+)
 from penstock.watch.live import LiveDisplay
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "live"
@@ -73,3 +82,11 @@ def test_a_warning_is_printed_above_with_its_facts() -> None:
         view.event(Retrying("Kafka does not answer", "refused", 3.0))
         view.event(BatchPlanned("b", 5, 1))
     assert capture.get() == "10:00:00Z orders: retrying: Kafka does not answer, refused, pause_seconds=3.0\n"
+
+
+def test_a_wait_for_executors_is_a_line_that_ends_when_one_comes() -> None:
+    view = LiveDisplay(Console(file=io.StringIO()), Clock()).listener("orders")
+    view.event(ExecutorsAwaited(0, "4g memory each", "1 workers; free: 1 of 1 cores, 600 of 600 MiB"))
+    assert view.state.startswith("waits for an executor: asked for 4g memory each; the cluster has 1 workers")
+    view.event(ExecutorsAwaited(2, "4g memory each", "2 workers"))
+    assert view.state == "2 executors came"
