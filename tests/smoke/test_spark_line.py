@@ -30,12 +30,18 @@ def test_every_kind_of_table_is_exact_after_a_kill_and_spark_reads_it(
             penstock.session()
         assert "install a pyspark of one of these lines" in raised.value.hint
         return
-    spark = penstock.session(conf={"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"})
+    spark = penstock.session(
+        conf={"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
+    )
     try:
-        counts = {kind: penstock.read(spark, path).count() for kind, path in zip(KINDS, paths, strict=True) if kind != "export"}
+        counts = {
+            kind: penstock.read(spark, path).count()
+            for kind, path in zip(KINDS, paths, strict=True)
+            if kind != "export"
+        }
         counts["export"] = sum(penstock.read(spark, paths[1], type=name).count() for name in ("cpu", "disk"))
     finally:
         spark.stop()
-    # 1,000 points in seconds from the start of a minute are 17 minutes of 10 hosts at a time, of which the last is open.
+    # All but the window that is still open.
     assert (counts["delta"], counts["export"], counts["keyed"]) == (1000, 1000, 20)
     assert counts["rollup"] > 0

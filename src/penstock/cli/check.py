@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
+from penstock.cli.tables import table
 from penstock.errors import UserError
 from penstock.job.faults import Finding, JobFileError, KeyPath, shown, unless_secret
 from penstock.job.loader import CheckedFile
@@ -33,9 +35,10 @@ def check(
 ) -> None:
     """Report all faults of job files; opens connections only with --cluster, and starts Spark with that and --deep."""
     results = check_jobs(jobs)
+    # The cluster first: a process has one session, and --deep takes any.
+    executors = {result.path: _executors(result.spec) for result in results if cluster and result.spec is not None}
     if deep:
         results = [_checked_by_spark(result) for result in results]
-    executors = {result.path: _executors(result.spec) for result in results if cluster and result.spec is not None}
     if json:
         content = [
             {"file": str(result.path), "ok": not result.faults, "faults": [fault.as_json() for fault in result.faults]}
@@ -47,7 +50,8 @@ def check(
         for result in results:
             typer.echo(_as_text(result))
             _print_executors(executors.get(result.path, []))
-    if any(result.faults for result in results) or any(report.faults for found in executors.values() for report in found):
+    failed = [report for reports in executors.values() for report in reports if report.faults]
+    if failed or any(result.faults for result in results):
         raise typer.Exit(JobFileError.exit_code)
 
 

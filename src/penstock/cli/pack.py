@@ -74,8 +74,8 @@ def pack(
     size_bytes = archive.stat().st_size
     settings = {"spark.archives": f"{archive.absolute()}#{FOLDER}", "spark.pyspark.python": f"./{FOLDER}/bin/python"}
     if json:
-        content = {"archive": str(archive.absolute()), "size_bytes": size_bytes, "conf": settings}
-        typer.echo(dumps(content | {"entry": submit.__file__}, indent=2))
+        facts = {"archive": str(archive.absolute()), "size_bytes": size_bytes, "entry": submit.__file__}
+        typer.echo(dumps({**facts, "conf": settings}, indent=2))
         return
     lines = [f"{archive}: {size_bytes / 1e6:,.0f} MB", "", "In the job file:", "", "spark:", "  conf:"]
     lines += [f'    {name}: "{value}"' for name, value in settings.items()]

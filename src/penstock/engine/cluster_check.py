@@ -44,7 +44,7 @@ class ExecutorReport:
 def check_cluster(job: JobSpec, spark: SparkSession) -> list[ExecutorReport]:
     """A report of each executor, sorted; raises `UnreachableError` if none comes, or the error of the tasks."""
     with spark_errors(spark):
-        expected = 1 if is_local(spark.sparkContext.master) else _registered(spark)
+        expected = 1 if is_local(spark.sparkContext.master or "") else _registered(spark)
         reports: dict[str, ExecutorReport] = {}
         for _ in range(_ATTEMPTS_MAX):
             count = max(spark.sparkContext.defaultParallelism, expected)
@@ -73,7 +73,7 @@ def _registered(spark: SparkSession) -> int:
 
 
 def _task(job: JobSpec) -> Callable[[Iterable[int]], Iterator[dict[str, object]]]:
-    """The task of an executor. It travels by value and imports nothing before it runs, so that it can state what fails."""
+    """The task of an executor, which imports nothing before it runs, so that it can state what fails."""
     pickled = pickle.dumps(job)
 
     def task(numbers: Iterable[int]) -> Iterator[dict[str, object]]:
@@ -131,7 +131,9 @@ def _compared(row: Mapping[str, object]) -> ExecutorReport:
     report = ExecutorReport(**row)  # type: ignore[arg-type]
     here = {"Python": platform.python_version().rpartition(".")[0], **versions_here()}
     there = {"Python": report.python.rpartition(".")[0], **report.versions}
-    differing = [f"{name} {there[name]}, here {here[name]}" for name in here if there.get(name, here[name]) != here[name]]
+    differing = [
+        f"{name} {there[name]}, here {here[name]}" for name in here if there.get(name, here[name]) != here[name]
+    ]
     if not differing:
         return report
     faults = {**report.faults, "packages": "; ".join(differing)}

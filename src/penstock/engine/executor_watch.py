@@ -44,7 +44,7 @@ class ExecutorWatch:
         """Report once that a job waits for executors, and once that one came."""
         spark = self._session()
         try:
-            if spark is None or is_local(spark.sparkContext.master):
+            if spark is None or is_local(spark.sparkContext.master or ""):
                 return
             count = executor_count(spark)
             waits = not count and bool(spark.sparkContext.statusTracker().getActiveJobsIds())

@@ -32,7 +32,7 @@ def requested(spark: SparkSession) -> str:
 
 def cluster_state(spark: SparkSession) -> str:
     """What a standalone master states of its workers; other clusters have displays of their own."""
-    master = spark.sparkContext.master
+    master = spark.sparkContext.master or ""
     if not master.startswith("spark://"):
         return f"see the display of {master}"
     try:
@@ -47,7 +47,7 @@ def cluster_state(spark: SparkSession) -> str:
 
 def _workers(spark: SparkSession, master: str) -> list[Any]:
     """Ask the master as its own web page does, because the port of that page is not known here."""
-    jvm = spark.sparkContext._jvm
+    jvm: Any = spark.sparkContext._jvm
     deploy, reflect = jvm.org.apache.spark.deploy, jvm.scala.reflect
     question = getattr(getattr(deploy, "DeployMessages$RequestMasterState$"), "MODULE$")
     answer_type = jvm.java.lang.Class.forName("org.apache.spark.deploy.DeployMessages$MasterStateResponse")

@@ -35,8 +35,8 @@ class UnhealthyTasksError(TransientError):
         super().__init__(
             "Spark's tasks fail before they have read a record",
             detail=reason,
-            hint="`penstock check --cluster` tries each executor: it must start Python (spark.pyspark.python in spark.conf, "
-            "or PYSPARK_PYTHON) with Penstock's packages, which `penstock pack` ships",
+            hint="`penstock check --cluster` tries each executor: it must start Python (spark.pyspark.python in "
+            "spark.conf, or PYSPARK_PYTHON) with Penstock's packages, which `penstock pack` ships",
         )
 
 

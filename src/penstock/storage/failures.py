@@ -48,7 +48,7 @@ def missing_credentials(text: str, url: str) -> UnreachableError | None:
     task = in_task()
     return UnreachableError(
         f"no credentials for {url}{' on an executor' if task else ''}",
-        detail=text.split("\n\nDebug source")[0][:_DETAIL_CHARS_MAX],
+        detail=text.split("\n\nDebug source", maxsplit=1)[0][:_DETAIL_CHARS_MAX],
         hint=f"{hint}, which tasks get; their environment is spark.executorEnv.NAME in spark.conf" if task else hint,
     )
 

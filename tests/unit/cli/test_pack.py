@@ -45,7 +45,7 @@ def test_an_unpacked_archive_runs_on_its_own_and_has_no_entry_that_spark_refuses
         tar.extractall(tmp_path / "unpacked", filter="data")
     assert all(member.isfile() and not member.name.startswith((".", "/")) for member in members)
     code = "import encodings, packed, ssl, sqlite3, sys; print(sys.prefix, encodings.__file__, packed.__file__)"
-    command = [tmp_path / "unpacked" / "bin" / "python", "-c", code]
+    command = [str(tmp_path / "unpacked" / "bin" / "python"), "-c", code]
     places = subprocess.run(command, capture_output=True, text=True, env={}, check=True).stdout.split()
     assert all(place.startswith(str(tmp_path / "unpacked")) for place in places)
 
