@@ -13,12 +13,12 @@ from importlib import metadata
 
 from pyspark.sql import SparkSession
 
-from penstock.errors import PenstockError, UnreachableError
+from penstock.errors import PenstockError, UnreachableError, UserError
 from penstock.job.spark import is_local
 from penstock.job.spec import JobSpec
 from penstock.logs.registry import open_log
 from penstock.spark.executors import cluster_state, executor_count, requested
-from penstock.spark.failures import spark_errors
+from penstock.spark.failures import BatchFailedError, spark_errors
 from penstock.storage import open_storage
 
 PACKAGES = ("penstock", "pyarrow", "polars", "deltalake", "obstore", "confluent-kafka")
@@ -42,7 +42,18 @@ class ExecutorReport:
 
 
 def check_cluster(job: JobSpec, spark: SparkSession) -> list[ExecutorReport]:
-    """A report of each executor, sorted; raises `UnreachableError` if none comes, or the error of the tasks."""
+    """A report of each executor, sorted; raises `UnreachableError` if none comes, `UserError` if none runs Python."""
+    try:
+        return _reports(job, spark)
+    except BatchFailedError as error:
+        raise UserError(
+            "an executor cannot run a task in Python",
+            detail=error.detail,
+            hint="ship Python with `penstock pack`, or name the one that executors have in spark.pyspark.python",
+        ) from error
+
+
+def _reports(job: JobSpec, spark: SparkSession) -> list[ExecutorReport]:
     with spark_errors(spark):
         expected = 1 if is_local(spark.sparkContext.master or "") else _registered(spark)
         reports: dict[str, ExecutorReport] = {}
