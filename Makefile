@@ -123,7 +123,7 @@ lock: $(PACKAGES) ## regenerate the locks from pyproject.toml (UPGRADE=--upgrade
 
 clean: ## remove the virtual environment and caches; .penstock with jars and the data of the broker stays
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis \
-		artifacts spark-warehouse metastore_db derby.log dist build
+		artifacts spark-warehouse metastore_db derby.log dist build .cache/spark-*
 
 $(VENV)/spark.jsa: $(DEV_PACKAGES)
 $(VENV)/broker.jsa: $(STAMP) $(DEV_PACKAGES)
