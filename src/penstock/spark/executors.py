@@ -42,7 +42,8 @@ def cluster_state(spark: SparkSession) -> str:
     alive = [worker for worker in workers if str(worker.state()) == "ALIVE"]
     free = [f"{worker.coresFree()} of {worker.cores()} cores, {worker.memoryFree()} of {worker.memory()} MiB"
             for worker in alive]  # fmt: skip
-    return f"{len(alive)} workers{'; free: ' if free else ''}{'; '.join(free)}"
+    count = f"{len(alive)} worker{'' if len(alive) == 1 else 's'}"
+    return f"{count}; free: {'; '.join(free)}" if free else count
 
 
 def _workers(spark: SparkSession, master: str) -> list[Any]:

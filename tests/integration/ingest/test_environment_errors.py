@@ -19,6 +19,7 @@ from penstock.errors import TransientError, UnreachableError, UserError
 from penstock.job.spec import kafka_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.staging.isolate import UnhealthyTasksError
+from penstock.storage.failures import missing_credentials
 from penstock.tables.registry import load_job
 from penstock.watch.verify import verify
 from tests.support.exports import ExportPipe
@@ -186,6 +187,16 @@ def test_workers_that_cannot_start_are_a_cluster_error_and_quarantine_no_record(
     pipe.run_to_end()
     assert pipe.column("id") == list(range(50))
     assert pipe.totals().quarantined == 0
+
+
+def test_missing_credentials_of_a_task_are_those_of_an_executor(spark: SparkSession) -> None:
+    text = "an error occurred while loading credentials"
+    [error] = (
+        spark.sparkContext.parallelize([0], 1).map(lambda _: str(missing_credentials(text, "s3://lake"))).collect()
+    )
+    assert error.startswith("no credentials for s3://lake on an executor\n")
+    assert "spark.executorEnv" in error and "aws_access_key_id" in error
+    assert "executor" not in str(missing_credentials(text, "s3://lake"))
 
 
 def test_a_certificate_missing_on_an_executor_is_a_cluster_error(pipe: Pipe, topic: Topics, produce: Produce) -> None:

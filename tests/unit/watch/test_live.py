@@ -86,7 +86,7 @@ def test_a_warning_is_printed_above_with_its_facts() -> None:
 
 def test_a_wait_for_executors_is_a_line_that_ends_when_one_comes() -> None:
     view = LiveDisplay(Console(file=io.StringIO()), Clock()).listener("orders")
-    view.event(ExecutorsAwaited(0, "4g memory each", "1 workers; free: 1 of 1 cores, 600 of 600 MiB"))
-    assert view.state.startswith("waits for an executor: asked for 4g memory each; the cluster has 1 workers")
+    view.event(ExecutorsAwaited(0, "4g memory each", "1 worker; free: 1 of 1 cores, 600 of 600 MiB"))
+    assert view.state.startswith("waits for an executor: asked for 4g memory each; the cluster has 1 worker;")
     view.event(ExecutorsAwaited(2, "4g memory each", "2 workers"))
     assert view.state == "2 executors came"
