@@ -23,6 +23,8 @@ def write(frame: DataFrame, job: Path | str, *, mode: str = "append") -> Written
     Rows are as those of `penstock load`: older than all records of the log, and newer than rows that were written
     before. It is one commit. The session of the frame does the work, and its Python must have Penstock.
     """
+    if mode not in [*SaveMode]:
+        raise UserError(f"invalid mode {mode!r}", hint=f"write {' or '.join(SaveMode)}")
     return _write(frame, load_job(Path(job)), SaveMode(mode), None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,8 @@ def test_rows_that_do_not_fit_write_nothing(spark: SparkSession, tmp_path: Path)
     ):
         with pytest.raises(UserError):
             penstock.write(bad, job)
+    with pytest.raises(UserError, match="mode 'ignore'"):
+        penstock.write(spark.createDataFrame([("a", 1, 1)], SCHEMA), job, mode="ignore")
     assert table.table().version == version
 
 
@@ -73,7 +76,10 @@ def test_a_streaming_query_that_dies_after_a_commit_writes_each_batch_once(spark
     source.mkdir()
     for number in range(3):
         rows = [row(key, 10 * number + key) for key in range(number, number + 3)]
-        pl.DataFrame(rows).write_parquet(source / f"{number}.parquet")
+        file = source / f"{number}.parquet"
+        pl.DataFrame(rows).write_parquet(file)
+        # Spark takes files in the order of their times.
+        os.utime(file, (1_770_000_000 + number, 1_770_000_000 + number))
     landed: list[tuple[Mapping[str, int], int]] = []
 
     def die(positions: Mapping[str, int], version: int) -> None:
