@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -143,6 +144,14 @@ def test_quarantine_files_that_are_listed_and_not_yet_appended_count(job: JobSpe
     after = verify(job)
     assert failed(after) == []
     assert not check_of(after, "rows").warnings
+
+
+def test_values_are_compared_although_the_job_file_has_a_field_that_the_table_gets_with_the_next_run(
+    job: JobSpec,
+) -> None:
+    filled(job)
+    later = replace(job, schema=job.schema.append(pa.field("later", pa.string())))
+    assert verify(later, values=Sample(None)).checks == verify(job, values=Sample(None)).checks
 
 
 def test_compaction_and_a_log_checkpoint_change_nothing(job: JobSpec) -> None:

@@ -112,7 +112,10 @@ def rewrite_of(job: JobSpec, table: DeltaLog) -> Rewrite:
     """The flow of a job with one table, without `sql:`, which needs Spark."""
     # Columns that the next run adds have no values yet.
     names = {folded(name) for name in table.schema.names}
-    job = replace(job, columns={name: column for name, column in job.columns.items() if folded(name) in names})
+    columns = {name: column for name, column in job.columns.items() if folded(name) in names}
+    job = replace(
+        job, columns=columns, drop=job.drop | {name for name in job.schema.names if folded(name) not in names}
+    )
 
     def rewrite(piece: Slice, rows_url: str, quarantine_url: str) -> Stage:
         flow = flow_of(job, Batch("verify", (piece,)), table.schema, table.spec.partition_by, quarantine_url)
