@@ -38,6 +38,7 @@ export PYTHONHOME="$home" LD_LIBRARY_PATH="$home/lib${{LD_LIBRARY_PATH:+:$LD_LIB
 exec "$home/bin/{_VERSION}" "$@"
 """
 """The interpreter finds its library and its modules wherever the archive was unpacked."""
+_HDFS = "extra == 'hdfs'"
 _NAME_CHARACTERS = string.ascii_letters + string.digits + "-_."
 Content = tuple[Path, str]
 """A file, and its name in the archive."""
@@ -116,7 +117,7 @@ def _packages() -> Iterator[Content]:
 
 
 def _required(name: str) -> list[Distribution]:
-    """A package and all that it requires, as installed; of extras only what is stated otherwise."""
+    """A package and all that it requires, as installed; of extras only the one that tasks import."""
     installed: dict[str, Distribution] = {}
     names = [name]
     while names:
@@ -124,7 +125,9 @@ def _required(name: str) -> list[Distribution]:
         with suppress(PackageNotFoundError):
             if folded not in installed:
                 installed[folded] = metadata.distribution(folded)
-                required = [text for text in installed[folded].requires or () if "extra ==" not in text]
+                required = [
+                    text for text in installed[folded].requires or () if "extra ==" not in text or _HDFS in text
+                ]
                 names += [text[: len(text) - len(text.lstrip(_NAME_CHARACTERS))] for text in required]
     return list(installed.values())
 
