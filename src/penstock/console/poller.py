@@ -14,7 +14,7 @@ from penstock.console.job_text import without_secret_values
 from penstock.console.state import LOGGER, ConsoleState, WatchedJob
 from penstock.errors import PenstockError, UserError
 from penstock.job.spec import JobSpec, kafka_of
-from penstock.reporting.model import JobStatus
+from penstock.reporting.model import JobStatus, PartitionStatus
 
 WORKERS = 4
 PAUSE_SECONDS = 5.0
@@ -152,7 +152,7 @@ def _spec(job: WatchedJob) -> JobSpec:
 def points_of(status: JobStatus, now: float) -> dict[str, Point]:
     """What the history keeps of a status: each partition, and the job as a whole."""
     points = {
-        str(item.partition): Point(int(now), item.lag_records, _whole(item.lag_seconds), item.totals.read)
+        str(item.partition): Point(int(now), item.lag_records, _age(item), item.totals.read)
         for item in status.partitions
     }
     lags = [point.lag for point in points.values() if point.lag is not None]
@@ -161,8 +161,11 @@ def points_of(status: JobStatus, now: float) -> dict[str, Point]:
     return {**points, "": whole} if status.started else {}
 
 
-def _whole(seconds: float | None) -> int | None:
-    return None if seconds is None else int(seconds)
+def _age(partition: PartitionStatus) -> int | None:
+    """Of the oldest unread record, in whole seconds; 0 where none waits."""
+    if partition.lag_records == 0:
+        return 0
+    return None if partition.lag_seconds is None else int(partition.lag_seconds)
 
 
 def rates(points: Sequence[Point]) -> list[tuple[float, float | None]]:

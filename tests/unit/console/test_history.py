@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from penstock.console.charts import line_chart, sparkline
 from penstock.console.history import DAY, HOUR, History, Point
-from penstock.console.poller import rate_of, rates
+from penstock.console.pages.table import schema_changes
+from penstock.console.poller import points_of, rate_of, rates
 from penstock.console.rendering import duration, short
 from penstock.errors import UserError
+from tests.support.console import watched
+from tests.support.small_table import SmallTable, small_job
 
 NOW = 2_000_000_000
 
@@ -126,3 +131,19 @@ def test_short_numbers(value: float | None, text: str) -> None:
 )
 def test_durations_have_one_unit(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_the_age_of_a_partition_without_unread_records_is_zero_and_unknown_ages_stay_unknown(tmp_path: Path) -> None:
+    job = watched(tmp_path, lags=(0, 2000))
+    assert job.status is not None
+    points = points_of(job.status, NOW)
+    assert [points[key].age for key in ("orders/0", "orders/1", "")] == [0, 2, 2]
+    away = [replace(item, end=None, lag_seconds=None) for item in job.status.partitions]
+    assert points_of(replace(job.status, partitions=tuple(away)), NOW)[""].age is None
+
+
+def test_added_columns_are_changes_of_the_table(tmp_path: Path) -> None:
+    table = SmallTable(small_job("127.0.0.1:1", "orders", tmp_path)).table
+    table.add_columns(pa.schema([("coupon", pa.string())]))
+    table.refresh()
+    assert [change.text for change in schema_changes(table)] == ["add column: coupon string", "create table: 3 columns"]

@@ -69,8 +69,9 @@ def schema_changes(log: DeltaLog) -> Iterator[SchemaChange]:
         operation, parameters = str(record.get("operation")), record.get("operationParameters") or {}
         if operation in ("ADD COLUMN", "CREATE TABLE", "CHANGE COLUMN", "DROP COLUMNS", "REPLACE TABLE"):
             at = datetime.fromtimestamp(record["timestamp"] / 1000, UTC)
-            names = ", ".join(_names(parameters.get("fields") or parameters.get("metadata") or ""))
-            yield SchemaChange(at, int(record["version"]), f"{operation.lower()} {names}".strip())
+            names = _names(parameters.get("fields") or parameters.get("metadata") or "")
+            text = f"{len(names)} columns" if operation == "CREATE TABLE" else ", ".join(names)
+            yield SchemaChange(at, int(record["version"]), f"{operation.lower()}: {text}")
 
 
 def _names(text: str) -> list[str]:
