@@ -97,6 +97,12 @@ def test_the_explorer_shows_what_became_of_records(page: Browser, console: Serve
     first = fates("devices", "0")
     assert "the key has no row now" in first["0"]
     assert "another record wrote this row" in first["1"]
+    go(page, console, "devices/explorer/row?device=d5")
+    assert "temperature" in page.text("dl.row")
+    page.one("input[name=device]").clear()
+    page.one("input[name=device]").send_keys("d0")
+    page.one("main form button").click()
+    page.wait(lambda: "no row with this key" in page.text(), "a key without a row")
     assert "A window sums up many records" in (fates("metrics", "0"), page.text())[1]
     link = str(page.one("a[rel=next]").get_attribute("href"))
     page.one("a[rel=next]").click()
