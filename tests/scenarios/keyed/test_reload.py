@@ -28,7 +28,7 @@ LAYOUTS = {
     "partial updates, sequence": f"{KEYED}, partial_updates: merge, sequence: seq",
     "copy on write": f"{KEYED}, deletion_vectors: false",
 }
-TYPES = {
+TYPES: dict[str, Any] = {
     "device": pl.String,
     "number": pl.Int64,
     "value": pl.Float64,

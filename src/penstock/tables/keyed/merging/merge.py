@@ -22,7 +22,7 @@ from penstock.flow.write.names import Content, content_of
 from penstock.lake.compaction import CompactionLimits
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.vectors import bitmap_of
-from penstock.tables.keyed.layout import DELETE, key_frame, newer, older, order_columns, order_frame
+from penstock.tables.keyed.layout import DELETE, key_frame, older, order_columns, order_frame
 from penstock.tables.keyed.merging.chunks import ChunkStore, NewName, digest_of, file_schema
 from penstock.tables.keyed.merging.fold import Combined, fold, merged_rows, newest_rows, without_same
 from penstock.tables.keyed.merging.packing import Places, in_order, last_of_key, packed
@@ -201,7 +201,7 @@ def _matched(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Inc
     With partial updates an older row may have a value that the table's row lacks, so all are kept for the fold.
     """
     frame, merges = incoming.frame, flow.store.layout.merge
-    stays = older(flow.store.layout, "_old") if flow.ties_replace else ~newer(flow.store.layout, "_old")
+    stays = ~pl.col("newer") & ~pl.col("tie") if flow.ties_replace else ~pl.col("newer")
     last = frame.filter(last_of_key(frame["key"].to_numpy()))
     matches: Matches = []
     for file in plan.files:
@@ -211,7 +211,7 @@ def _matched(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Inc
             frame = frame.filter(~pl.col("key").is_in(lost.implode())) if len(lost) else frame
             pairs = pairs.filter(~stays)
         if len(pairs):
-            matches.append((file, pairs.select("key", "old", tie=~newer(flow.store.layout, "_old"))))
+            matches.append((file, pairs))
     return replace(incoming, frame=frame), matches
 
 
