@@ -143,9 +143,9 @@ async def _load(url: str) -> list[float]:
                 line = await asyncio.wait_for(reader.readline(), until - time.monotonic())
             except TimeoutError:
                 break
-            # As the script does: several changes are one request.
-            if line.startswith(b"data:") and time.monotonic() - last > 1:
-                await asyncio.sleep(0.2 + number % 50 / 100)
+            # As the script does: the changes of two seconds are one request.
+            if line.startswith(b"data:") and time.monotonic() - last > 2:
+                await asyncio.sleep(0.1 + number % 50 / 125)
                 last = time.monotonic()
                 await _get(url, "/" if number % 2 else f"/jobs/job-{number % JOBS:02}")
                 waits.append(time.monotonic() - last)

@@ -10,12 +10,13 @@ from penstock.errors import UserError
 PORT_MAX = 65_535
 
 
-def host_and_port(option: str, text: str) -> tuple[str, int]:
-    """The parts of HOST:PORT, for an option of that name."""
-    address, _, port = text.rpartition(":")
-    host = address.strip("[]")
+def host_and_port(option: str, text: str, default_host: str = "") -> tuple[str, int]:
+    """The parts of HOST:PORT, for an option of that name; with a default host the port alone is enough."""
+    address, colon, port = text.rpartition(":")
+    host = address.strip("[]") if colon else default_host
     if not host or not port.isdecimal() or int(port) > PORT_MAX:
-        raise UserError(f"{option}: invalid address {text!r}", hint="write HOST:PORT")
+        hint = "write PORT or HOST:PORT, as in 127.0.0.1:9400" if default_host else "write HOST:PORT"
+        raise UserError(f"{option}: invalid address {text!r}", hint=hint)
     return host, int(port)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -62,7 +63,13 @@ class Browser:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str = "body") -> str:
-        return self.one(selector).text
+        return _current(lambda: self.one(selector).text)
+
+    def texts(self, selector: str) -> list[str]:
+        return _current(lambda: [element.text for element in self.all(selector)])
+
+    def click(self, selector: str) -> None:
+        _current(lambda: self.one(selector).click())
 
     def faults(self) -> list[str]:
         """What the browser complains of: scripts that fail, and what the policy forbids."""
@@ -88,6 +95,15 @@ class Browser:
                 return result
             assert time.monotonic() < deadline, f"{what} did not come: {fault} {self.text()}"
             time.sleep(0.05)
+
+
+def _current(ask: Callable[[], T]) -> T:
+    """The answer of elements on the page; a live update may replace them while they are asked."""
+    while True:
+        try:
+            return ask()
+        except StaleElementReferenceException:
+            continue
 
 
 @contextmanager

@@ -13,9 +13,9 @@ import typer
 from penstock.errors import UserError
 from penstock.events import Listener
 from penstock.job.spec import JobSpec
-from penstock.serving import PORT_MAX
+from penstock.serving import PORT_MAX, host_and_port
 from penstock.tables.registry import failpoint, kind_of, load_jobs
-from penstock.watch.endpoint import Address, Readiness, served
+from penstock.watch.endpoint import LOOPBACK, Readiness, served
 from penstock.watch.judging import Judging
 from penstock.watch.lineage import Lineage
 from penstock.watch.listeners import AlertChanges, Listeners, LogLines
@@ -70,7 +70,7 @@ def run(
         gauges = Metrics() if metrics else None
         ready = [Readiness(job) for job in specs]
         if gauges is not None:
-            stack.enter_context(served(Address.of(metrics), gauges.registry, ready))
+            stack.enter_context(served(*host_and_port("--metrics", metrics, LOOPBACK), gauges.registry, ready))
         sender = stack.enter_context(Lineage()) if lineage else None
         display = stack.enter_context(LiveDisplay()) if as_text else None
         steps = stack.enter_context(console_of_run(specs, console)) if console is not None else {}

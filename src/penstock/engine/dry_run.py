@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -27,12 +28,14 @@ from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.logs.registry import open_log as open_log_of
 from penstock.plan import PartitionInput, PlanTerms, plan
-from penstock.quarantine.replay import Chunk
 from penstock.staging.read_checks import ReadChecks
 from penstock.staging.reports import Gathered, gather
 from penstock.tables.inference import with_seen_fields
 from penstock.tables.preview import Output, Preview, read_rows
 from penstock.tables.registry import preview_of
+
+if TYPE_CHECKING:
+    from penstock.quarantine.replay import Chunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,6 +202,11 @@ class TableSpec:
         return self.kind
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns by which a row is found, in a table with a row per key."""
+        return ()
+
+    @property
     def folders(self) -> tuple[str, ...]:
         """Where its tables are stored; no other table may be there."""
         return (self.path,)

@@ -341,6 +341,14 @@ class Loading(Protocol):
 
 
 @runtime_checkable
+class Lookups(Protocol):
+    """A kind whose tables have a row per key."""
+
+    def find_row(self, job: JobSpec, key: Mapping[str, str]) -> TableRow | None:
+        """The present row of a key, whose values are given as text by column; read without Spark."""
+
+
+@runtime_checkable
 class Recognised(Protocol):
     """A kind whose tables have a property by which they are recognised, so that they can be read without their job."""
 

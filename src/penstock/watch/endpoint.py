@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -18,28 +17,9 @@ from penstock.events import Event
 from penstock.job.spec import ClaimsSpec, JobSpec
 
 LOOPBACK = "127.0.0.1"
-PORT_MAX = 65_535
 REQUEST_SECONDS_MAX = 10.0
 POLL_SECONDS = 0.1
 TEXT = "text/plain; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @staticmethod
-    def of(text: str) -> Address:
-        """`HOST:PORT`; a port alone is on the loopback address."""
-        host, colon, port = text.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not port.isdecimal() or not 0 < int(port) <= PORT_MAX or (colon and not host):
-            raise UserError(f"{text!r} is not an address", hint="write PORT or HOST:PORT, as in 127.0.0.1:9400")
-        return Address(host or LOOPBACK, int(port))
 
 
 class Readiness:
@@ -70,7 +50,7 @@ class Readiness:
 
 
 @contextmanager
-def served(address: Address, registry: CollectorRegistry, jobs: Sequence[Readiness]) -> Iterator[None]:
+def served(host: str, port: int, registry: CollectorRegistry, jobs: Sequence[Readiness]) -> Iterator[None]:
     """Answer while the block runs."""
 
     def answer(path: str) -> tuple[int, str, bytes]:
@@ -101,12 +81,12 @@ def served(address: Address, registry: CollectorRegistry, jobs: Sequence[Readine
             """Requests are not logged."""
 
     class Server(ThreadingHTTPServer):
-        address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
     try:
-        server = Server((address.host, address.port), Handler)
+        server = Server((host, port), Handler)
     except OSError as error:
-        raise UserError(f"cannot serve metrics on {address}", detail=str(error)) from error
+        raise UserError(f"cannot serve metrics on {host}, port {port}", detail=str(error)) from error
     thread = threading.Thread(target=server.serve_forever, args=(POLL_SECONDS,), name="metrics", daemon=True)
     thread.start()
     try:

@@ -46,12 +46,12 @@ def test_the_overview_leads_to_the_page_of_a_job_and_nothing_is_forbidden_or_fai
 ) -> None:
     with showing(tmp_path) as console:
         browser.open(console.url)
-        verdicts = [item.text for item in browser.all(".jobs .verdict")]
+        verdicts = browser.texts(".jobs .verdict")
         assert verdicts == ["ERR", "STOP", "WARN", "OK", "OK", "OK", "OK"]
         assert len(browser.all(".jobs .spark .dot")) == 7
-        browser.one(".jobs a[href='/jobs/devices']").click()
+        browser.click(".jobs a[href='/jobs/devices']")
         browser.wait(lambda: browser.all(".pipe strong"), "the page of the job")
-        assert [item.text.split()[0] for item in browser.all(".pipe strong")] == [
+        assert [text.split()[0] for text in browser.texts(".pipe strong")] == [
             "Log", "Claim", "Plan", "Write", "Commit", "Mirror",
         ]  # fmt: skip
         assert len(browser.all("#charts svg path.line")) >= 3
@@ -116,7 +116,7 @@ def test_dark_follows_the_browser_and_the_button_overrides_it_for_good(browser: 
         browser.open(f"{console.url}jobs/devices")
         assert not is_dark()
         browser.scheme("light")
-        browser.one(".theme").click()
+        browser.click(".theme")
         assert is_dark()
 
 
@@ -125,21 +125,21 @@ def test_without_javascript_pages_links_forms_and_logins_work(browser: Browser, 
         browser.without_scripts()
         browser.open(f"{console.url}jobs/web-requests")
         browser.one("#token").send_keys("wrong")
-        browser.one("main button").click()
+        browser.click("main button")
         browser.wait(lambda: "Wrong token" in browser.text(), "the refusal")
         browser.one("#token").send_keys(TOKEN)
-        browser.one("main button").click()
+        browser.click("main button")
         browser.wait(lambda: len(browser.all(".jobs .verdict")) == 7, "the overview")
-        browser.one(".jobs a[href='/jobs/web-requests']").click()
+        browser.click(".jobs a[href='/jobs/web-requests']")
         browser.wait(lambda: browser.text("h1") == "web-requests", "the page of the job")
         browser.one(".filter input[name=q]").send_keys("web/7")
-        browser.one(".filter button").click()
+        browser.click(".filter button")
         browser.wait(lambda: "1 of 8 partitions" in browser.text("#partitions"), "the partition")
-        browser.one(".range a[href='?range=24h']").click()
+        browser.click(".range a[href='?range=24h']")
         browser.wait(lambda: browser.text(".range a[aria-current]") == "24h", "the longer range")
-        browser.one(".chart summary").click()
+        browser.click(".chart summary")
         assert len(browser.all(".chart table tr")) > 10
-        browser.one(".tools form button").click()
+        browser.click(".tools form button")
         browser.wait(lambda: browser.text("h1") == "Log in", "the login")
         browser.open(console.url)
         assert browser.text("h1") == "Log in"

@@ -56,7 +56,7 @@ def go(page: Browser, console: Served, path: str) -> None:
 def confirm(page: Browser) -> None:
     """Answer the page that asks whether to act."""
     page.wait(lambda: page.all("form input[name=confirmed]"), "the question")
-    page.one("main form button").click()
+    page.click("main form button")
 
 
 def cells(page: Browser, state: str) -> int:
@@ -65,7 +65,7 @@ def cells(page: Browser, state: str) -> int:
 
 def test_the_page_of_a_job_shows_what_only_its_kind_knows(page: Browser, console: Served) -> None:
     go(page, console, "shop")
-    assert [item.text for item in page.all(".strip figcaption")] == ["click", "order"]
+    assert page.texts(".strip figcaption") == ["click", "order"]
     assert cells(page, "complete") > 0
     assert cells(page, "open") > 0
     titles = [item.get_attribute("textContent") or "" for item in page.all(".strip .cell.complete title")]
@@ -97,13 +97,19 @@ def test_the_explorer_shows_what_became_of_records(page: Browser, console: Serve
     first = fates("devices", "0")
     assert "the key has no row now" in first["0"]
     assert "another record wrote this row" in first["1"]
+    go(page, console, "devices/explorer/row?device=d5")
+    assert "temperature" in page.text("dl.row")
+    page.one("input[name=device]").clear()
+    page.one("input[name=device]").send_keys("d0")
+    page.click("main form button")
+    page.wait(lambda: "no row with this key" in page.text(), "a key without a row")
     assert "A window sums up many records" in (fates("metrics", "0"), page.text())[1]
     link = str(page.one("a[rel=next]").get_attribute("href"))
-    page.one("a[rel=next]").click()
+    page.click("a[rel=next]")
     page.wait(lambda: page.driver.current_url == link and page.all(".pages"), "later records")
     page.one("input[name=at]").clear()
     page.one("input[name=at]").send_keys("yesterday")
-    page.one("main form button").click()
+    page.click("main form button")
     page.wait(lambda: "invalid start" in page.text(".fault"), "the fault")
 
 
@@ -113,9 +119,9 @@ def test_a_replay_from_the_page_writes_what_fits_now(page: Browser, console: Ser
     assert page.text(".records mark")
     jobs.write_file("web", "on: {bad_share: 1, new_column: quarantine}", "on: {bad_share: 1}")
     page.wait(lambda: _uses_the_file(console, jobs), "the changed job file")
-    page.one("a[href$='/preview']").click()
-    assert [item.text for item in page.all(".tile strong")] == ["4", "6"]
-    page.one(".act button").click()
+    page.click("a[href$='/preview']")
+    assert page.texts(".tile strong") == ["4", "6"]
+    page.click(".act button")
     confirm(page)
     page.wait(lambda: page.all(".running"), "the running replay")
     page.driver.refresh()
@@ -161,11 +167,11 @@ def test_a_group_is_paused_and_resumed(page: Browser, console: Served, jobs: Con
         go(page, console, "web/claims")
         page.wait(lambda: len(page.all(".timeline rect")) >= 2, "the timeline")
         page.one("input[name=reason]").send_keys("deploy")
-        page.one("form[action$='/pause'] button").click()
+        page.click("form[action$='/pause'] button")
         confirm(page)
         page.wait(lambda: "Paused" in page.text(".paused") and "deploy" in page.text(".paused"), "the pause")
         page.wait(lambda: not held, "the release of every partition")
-        page.one(".paused button").click()
+        page.click(".paused button")
         confirm(page)
         page.wait(lambda: held == {0, 1}, "new claims")
         go(page, console, "web/claims")
@@ -175,8 +181,8 @@ def test_a_group_is_paused_and_resumed(page: Browser, console: Served, jobs: Con
 
 def test_a_verification_runs_and_its_report_is_read(page: Browser, console: Served) -> None:
     go(page, console, "shop/verify")
-    page.one("input[value=values]").click()
-    page.one("form[action$='/start'] button").click()
+    page.click("input[value=values]")
+    page.click("form[action$='/start'] button")
     confirm(page)
     page.wait(lambda: page.all("#verify-report .checks li"), "the report")
     assert "proven" in page.text("#verify-report header")
@@ -192,7 +198,7 @@ def test_without_javascript_pages_of_a_job_work_and_none_is_wider_than_a_phone(p
             assert page.text("h1") == name, tab
             assert not page.overflows(), (name, tab)
     go(page, console, "web/quarantine")
-    page.one(".reasons a").click()
+    page.click(".reasons a")
     assert "All reasons" in page.text()
-    page.one(".records a").click()
+    page.click(".records a")
     assert page.text("h2").startswith("web_")

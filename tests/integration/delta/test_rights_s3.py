@@ -42,6 +42,7 @@ EXPORT = """route: {{by: field(type)}}
 event_time: at
 types: {{a: {{schema: {{id: long, type: string, at: string}}}}}}
 table: {{export: {{path: "s3://{bucket}/{job}", storage: {storage}}}}}
+limits: {{transient_retries: 1}}
 """
 
 

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.environment import Environment
+from penstock.errors import UserError
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.reports import CompactReport
 from penstock.tables.keyed import merger
@@ -25,7 +26,7 @@ from penstock.tables.keyed.layout import Layout, key_frame, order_columns
 from penstock.tables.keyed.merging import chunks
 from penstock.tables.keyed.merging.merge import MANY_SMALL
 from penstock.tables.keyed.merging.search import old_rows
-from penstock.tables.kind import CompactRequest, VacuumRequest
+from penstock.tables.kind import CompactRequest, Lookups, VacuumRequest
 from penstock.tables.registry import kind_of
 from tests.support.keyed_tables import Keyed, row
 from tests.support.pipes import CrashError, crash_at
@@ -305,3 +306,16 @@ def test_partial_updates_of_marked_rows_keep_their_other_values(tmp_path: Path) 
     assert table.table().vectors()
     rows = {item["number"]: (item["value"], item["note"]) for item in table.rows()}
     assert (rows[7], rows[8], len(rows)) == ((70, "second"), (80, "first"), 50)
+
+
+def test_the_row_of_a_key_is_found_without_spark(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+    table.put(row(7, -7), row(8, None, gone=True))
+    table.run()
+    kind = kind_of(table.job)
+    assert isinstance(kind, Lookups)
+    rows = [kind.find_row(table.job, {"number": text}) for text in ("7", "8", "9", "100")]
+    assert [item and item.values["value"] for item in rows] == [-7, None, 9, None] and rows[1] is None
+    for key, fault in (({"number": "seven"}, "not a value of number"), ({}, "the key has no number")):
+        with pytest.raises(UserError, match=fault):
+            kind.find_row(table.job, key)

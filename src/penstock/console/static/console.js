@@ -17,8 +17,8 @@ setTheme(stored());
 button.addEventListener("click", () => setTheme(themes[(themes.indexOf(stored()) + 1) % themes.length]));
 
 const label = document.getElementById("live-state");
-const MIN_MS = 1000;
-let source, timer, running = false, again = false;
+const MIN_MS = 2000;
+let source, timer, last = 0, running = false, again = false;
 
 function show(state, text) { label.hidden = false; label.dataset.state = state; label.textContent = text; }
 
@@ -57,7 +57,12 @@ async function refresh() {
   if (again) { again = false; later(); }
 }
 
-function later() { clearTimeout(timer); timer = setTimeout(refresh, MIN_MS * (0.2 + Math.random() * 0.5)); }
+// Soon, but not more often than every two seconds; by chance, since all pages get the same event.
+function later() {
+  if (timer) { return; }
+  const pause = Math.max(0, last + MIN_MS - Date.now()) + 100 + Math.random() * 400;
+  timer = setTimeout(() => { timer = 0; last = Date.now(); refresh(); }, pause);
+}
 
 function listen() {
   source = new EventSource("/live");

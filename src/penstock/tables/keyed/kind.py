@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -40,7 +40,7 @@ from penstock.tables.keyed.loading.load import LoadReport, TableLoad
 from penstock.tables.keyed.lookup import keyed_frame
 from penstock.tables.keyed.merging.chunks import fresh
 from penstock.tables.keyed.proof import prove_keyed
-from penstock.tables.keyed.record_rows import present_rows
+from penstock.tables.keyed.record_rows import find_row, present_rows
 from penstock.tables.keyed.spec import (
     LAYOUT_PROPERTY,
     KeyedSpec,
@@ -58,6 +58,7 @@ from penstock.tables.kind import (
     RecordRows,
     SaveMode,
     StreamBatch,
+    TableRow,
     VacuumRequest,
     Written,
 )
@@ -154,6 +155,9 @@ class KeyedKind(SingleKind):
 
     def record_rows(self, job: JobSpec, piece: Slice, records: Sequence[pa.RecordBatch]) -> RecordRows:
         return present_rows(job_of(job, KeyedSpec), piece, records)
+
+    def find_row(self, job: JobSpec, key: Mapping[str, str]) -> TableRow | None:
+        return find_row(job_of(job, KeyedSpec), key)
 
     def read(self, job: JobSpec, spark: SparkSession, request: ReadRequest) -> DataFrame:
         # The table's own keys: with those of the job a lookup might search the wrong buckets.

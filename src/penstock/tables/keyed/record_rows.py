@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import reduce
 from tempfile import TemporaryDirectory
@@ -10,15 +10,17 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.files import ActiveFile
-from penstock.lake.delta.table import DeltaLog
+from penstock.lake.delta.table import DeltaLog, find_table
 from penstock.logs.log import Batch, Slice
 from penstock.proof.subject import staged_files
 from penstock.quarantine.rows import where
 from penstock.storage import open_storage
 from penstock.tables.keyed.files import chunk_store, files_by_bucket
 from penstock.tables.keyed.layout import DELETE, HIDDEN, SEQUENCE, key_frame
+from penstock.tables.keyed.lookup import buckets_with, requested_values
 from penstock.tables.keyed.merging.runs import parts_by_bucket, read_part
 from penstock.tables.keyed.preview import KeyedPreview
 from penstock.tables.keyed.spec import KeyedSpec
@@ -52,8 +54,29 @@ def present_rows(job: JobSpec[KeyedSpec], piece: Slice, records: Sequence[pa.Rec
         for row, offset in enumerate(batch.column("offset").to_pylist())
         if (record := _record(preview, job, piece, batch.slice(row, 1))) is not None
     }
-    rows = _rows(table, job, [*keyed.values()])
+    keys: dict[int, set[Key]] = {}
+    for record in keyed.values():
+        keys.setdefault(record.bucket, set()).add(record.key)
+    rows = _rows(table, job, keys)
     return RecordRows({offset: (_shown(job, record, rows.get(record.key)),) for offset, record in keyed.items()}, NOTE)
+
+
+def find_row(job: JobSpec[KeyedSpec], key: Mapping[str, str]) -> TableRow | None:
+    """The present row of a key; a column of the key that is missing is a `UserError`."""
+    table = find_table(job.table, job.name)
+    if missing := [name for name in job.table.keys if not key.get(name)]:
+        raise UserError(f"the key has no {', '.join(missing)}", hint=f"the key: {', '.join(job.table.keys)}")
+    if table is None:
+        return None
+    values = requested_values(job.table.layout, table.schema, key)
+    [bucket] = buckets_with(job.table.layout, table.schema, values) or [0]
+    wanted = tuple(values[name][0] for name in job.table.keys)
+    row = _rows(table, job, {bucket: {wanted}}).get(wanted)
+    return None if row is None else TableRow(_visible(row))
+
+
+def _visible(row: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in row.items() if name not in HIDDEN}
 
 
 def _record(preview: KeyedPreview, job: JobSpec[KeyedSpec], piece: Slice, record: pa.RecordBatch) -> KeyedRecord | None:
@@ -71,12 +94,13 @@ def _record(preview: KeyedPreview, job: JobSpec[KeyedSpec], piece: Slice, record
     return None
 
 
-def _rows(table: DeltaLog, job: JobSpec[KeyedSpec], records: Sequence[KeyedRecord]) -> dict[Key, dict[str, object]]:
+def _rows(
+    table: DeltaLog, job: JobSpec[KeyedSpec], keys_by_bucket: Mapping[int, Set[Key]]
+) -> dict[Key, dict[str, object]]:
     """The rows of these keys, from the files of their buckets that may have them by their statistics."""
     layout, rows, store = job.table.layout, dict[Key, dict[str, object]](), chunk_store(job.table, table)
     buckets = files_by_bucket(table.active_files(layout.keys))
-    for bucket in {record.bucket for record in records}:
-        keys = {record.key for record in records if record.bucket == bucket}
+    for bucket, keys in keys_by_bucket.items():
         for file in buckets.get(bucket, ()):
             if near := [key for key in keys if _may_hold(file, layout.keys, key)]:
                 held = store.left(file)
@@ -95,7 +119,7 @@ def _shown(job: JobSpec[KeyedSpec], record: KeyedRecord, row: Mapping[str, objec
         values = dict(zip(job.table.layout.keys, record.key, strict=True))
         note = "the key has no row now" + ("; the record deletes it" if record.deletes else "")
         return TableRow(values, note=note, exists=False)
-    values = {name: value for name, value in row.items() if name not in HIDDEN}
+    values = _visible(row)
     sequence = int(str(row[SEQUENCE]))
     if sequence == record.sequence:
         return TableRow(values, note="this record wrote the row")

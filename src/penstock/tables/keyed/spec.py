@@ -46,6 +46,10 @@ class KeyedSpec(TablePlace):
         return TablePlace(f"{self.path}_tombstones", self.storage_options, partition_by=(BUCKET,))
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.layout.keys)
+
+    @property
     def summary(self) -> str:
         return f"{self.kind}, {self.layout}"
 
