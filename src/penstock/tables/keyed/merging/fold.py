@@ -6,7 +6,7 @@ both cases only the order of the records matters, not the batches in which they 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.flow.spans import Mask
 from penstock.tables.keyed.layout import SEQUENCES, Layout, order_columns, order_frame
+from penstock.tables.keyed.merging.chunks import digest_of
 from penstock.tables.keyed.merging.packing import Places, last_of_key, packed
 
 PUTS = {"key": pl.Int64, "first": pl.Int64, "last": pl.Int64, "dead": pl.Int64, "alive": pl.Boolean}
@@ -101,6 +102,31 @@ def merged_rows(
     columns.insert(records.schema.get_field_index(SEQUENCES), ranks.listed(older, len(puts), kind))
     rows = pa.Table.from_arrays(columns, schema=records.schema)
     return Combined(rows, inserts | (there > dead), taken | dropped, np.flatnonzero(used))
+
+
+def without_same(combined: Combined, base: pa.Table, keys: Places) -> Combined:
+    """Without changes to rows that are in the table already; `keys` has the index of the key of each used record."""
+    changed = combined.changed & ~(combined.alive & same_rows(combined.rows, base))
+    return replace(combined, changed=changed, used=combined.used[changed[keys]])
+
+
+def same_rows(rows: pa.Table, others: pa.Table) -> Mask:
+    """Whether rows are the same bit for bit; those with nested values are, or are not, all together."""
+    same = np.ones(rows.num_rows, np.bool_)
+    for name in rows.schema.names:
+        one, other = rows.column(name), others.column(name)
+        if pa.types.is_nested(one.type):
+            some = pc.or_(one.is_valid(), other.is_valid())
+            if digest_of(rows.select([name]).filter(some)) != digest_of(others.select([name]).filter(some)):
+                same &= ~some.to_numpy()
+            continue
+        if pa.types.is_floating(one.type):
+            # Zeros of both signs are equal numbers, and NaN is not equal to itself.
+            bits = pa.int32() if one.type.bit_width == 32 else pa.int64()
+            one, other = (column.combine_chunks().view(bits) for column in (one, other))
+        are_null = pc.and_(one.is_null(), other.is_null())
+        same &= pc.coalesce(pc.equal(one, other), are_null).to_numpy(zero_copy_only=False)
+    return same
 
 
 def _newest_values(column: pa.ChunkedArray, first: Places, last: Places) -> Places:

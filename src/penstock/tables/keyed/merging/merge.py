@@ -22,9 +22,9 @@ from penstock.flow.write.names import Content, content_of
 from penstock.lake.compaction import CompactionLimits
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.vectors import bitmap_of
-from penstock.tables.keyed.layout import DELETE, key_frame, newer, older, order_columns, order_frame
+from penstock.tables.keyed.layout import DELETE, key_frame, older, order_columns, order_frame
 from penstock.tables.keyed.merging.chunks import ChunkStore, NewName, digest_of, file_schema
-from penstock.tables.keyed.merging.fold import Combined, fold, merged_rows, newest_rows
+from penstock.tables.keyed.merging.fold import Combined, fold, merged_rows, newest_rows, without_same
 from penstock.tables.keyed.merging.packing import Places, in_order, last_of_key, packed
 from penstock.tables.keyed.merging.runs import RunPart, read_part
 from penstock.tables.keyed.merging.search import old_rows
@@ -109,7 +109,8 @@ class Incoming:
 
 
 Matches = list[tuple[ActiveFile, pl.DataFrame]]
-"""Files with rows that may be replaced, each with the keys that it has and the numbers of their rows (`old`)."""
+"""Files with rows that may be replaced, each with the keys that it has, the numbers of their rows (`old`), and whether
+the record has the order of the row (`tie`): a load may bring the same rows again."""
 
 
 def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
@@ -200,7 +201,7 @@ def _matched(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Inc
     With partial updates an older row may have a value that the table's row lacks, so all are kept for the fold.
     """
     frame, merges = incoming.frame, flow.store.layout.merge
-    stays = older(flow.store.layout, "_old") if flow.ties_replace else ~newer(flow.store.layout, "_old")
+    stays = ~pl.col("newer") & ~pl.col("tie") if flow.ties_replace else ~pl.col("newer")
     last = frame.filter(last_of_key(frame["key"].to_numpy()))
     matches: Matches = []
     for file in plan.files:
@@ -210,7 +211,7 @@ def _matched(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Inc
             frame = frame.filter(~pl.col("key").is_in(lost.implode())) if len(lost) else frame
             pairs = pairs.filter(~stays)
         if len(pairs):
-            matches.append((file, pairs.select("key", "old")))
+            matches.append((file, pairs))
     return replace(incoming, frame=frame), matches
 
 
@@ -228,26 +229,27 @@ def _written(flow: MergeFlow, plan: BucketPlan, incoming: Incoming, matches: Mat
     for file, pairs in matches:
         hits = puts.join(pairs, on="key", maintain_order="left")
         old = hits["old"].to_numpy()
-        deleted = store.deleted(file)
-        if file.path in small or not _marks(flow, file, len(old)):
-            before = store.read(file.path)
-            rows, effective = _replaced(flow, incoming, hits, before, deleted)
-            used.append(effective)
-            if rows is before:
-                continue
-            removed.append(file.path)
-            if small.pop(file.path, None) is None:
-                files += store.write(rows, plan.bucket, flow.name)
-            else:
-                fresh.append(rows)
-            continue
-        base = store.read_at(file.path, old) if store.layout.merge else None
+        whole = store.read(file.path) if file.path in small or not _marks(flow, file, len(old)) else None
+        base = None
+        if store.layout.merge or pairs["tie"].any():
+            base = store.read_at(file.path, old) if whole is None else whole.take(pa.array(old))
         combined = _combined(flow, incoming, hits, base)
         used.append(combined.used)
-        if combined.changed.any():
+        count = int(np.count_nonzero(combined.changed))
+        if not count:
+            continue
+        deleted = store.deleted(file)
+        if whole is None or (file.path not in small and _marks(flow, file, count)):
             gone = np.concatenate([deleted, old[combined.changed]])
             marks.append(Mark(file.path, len(gone), bitmap_of(gone)))
             fresh.append(combined.rows.filter(pa.array(combined.changed & combined.alive)))
+            continue
+        removed.append(file.path)
+        rows = _replaced(whole, old, combined, deleted)
+        if small.pop(file.path, None) is None:
+            files += store.write(rows, plan.bucket, flow.name)
+        else:
+            fresh.append(rows)
     inserts = _combined(flow, incoming, new)
     used.append(inserts.used)
     # Without updates the new rows are in order already.
@@ -274,26 +276,20 @@ def _marks(flow: MergeFlow, file: ActiveFile, count: int) -> bool:
 
 def _combined(flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, base: pa.Table | None = None) -> Combined:
     if not flow.store.layout.merge:
-        return newest_rows(incoming.rows, puts)
-    return merged_rows(flow.store.layout, incoming.rows, puts, base, ties_replace=flow.ties_replace)
+        combined = newest_rows(incoming.rows, puts)
+        return combined if base is None else without_same(combined, base, np.arange(len(puts)))
+    combined = merged_rows(flow.store.layout, incoming.rows, puts, base, ties_replace=flow.ties_replace)
+    # With partial updates the records of a key are adjacent.
+    keys = np.searchsorted(puts["last"].to_numpy(), combined.used)
+    return combined if base is None else without_same(combined, base, keys)
 
 
-def _replaced(
-    flow: MergeFlow, incoming: Incoming, puts: pl.DataFrame, rows: pa.Table, deleted: Places
-) -> tuple[pa.Table, Places]:
-    """The rows of a file, where the batch replaces or deletes those numbered `old`; and the records with an effect.
-
-    Without a change the rows are the same object.
-    """
-    old = puts["old"].to_numpy()
-    base = rows.take(pa.array(old)) if flow.store.layout.merge else None
-    fresh = _combined(flow, incoming, puts, base)
-    if not fresh.changed.any():
-        return rows, fresh.used
+def _replaced(rows: pa.Table, old: Places, fresh: Combined, deleted: Places) -> pa.Table:
+    """The rows of a file, where the batch replaces or deletes those numbered `old`."""
     kept = np.ones(rows.num_rows, np.bool_)
     kept[deleted] = False
     kept[old] = fresh.alive
     places = np.arange(rows.num_rows)
     places[old[fresh.changed]] = rows.num_rows + np.flatnonzero(fresh.changed)
     both = pa.concat_tables([rows, fresh.rows]).combine_chunks()
-    return both.take(pa.array(places[kept])), fresh.used
+    return both.take(pa.array(places[kept]))

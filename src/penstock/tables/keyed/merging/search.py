@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.lake.delta.files import ActiveFile
-from penstock.tables.keyed.layout import Layout, key_frame, order_columns, order_frame
+from penstock.tables.keyed.layout import Layout, key_frame, newer, older, order_columns, order_frame
 from penstock.tables.keyed.merging.chunks import ChunkStore, fitted, present, row_group_starts
 from penstock.tables.keyed.merging.packing import Numbers, Places, packed
 
@@ -20,12 +20,12 @@ Ranges = tuple[Numbers, Numbers, Numbers]
 
 
 def old_rows(store: ChunkStore, file: ActiveFile, records: pl.DataFrame) -> pl.DataFrame:
-    """The rows of a file that have the key of a record, in the order of keys; `old` is the number of the row.
+    """The rows of a file that have the key of a record, in the order of keys: `key`, and the number of the row, `old`.
 
-    Further columns are `key` and the order of the record, and the order of the row with the suffix `_old`. The records
-    have one row for each key, in the order of keys.
+    Also whether the record is `newer` than the row, or of the same order, a `tie`. The records have one row for each
+    key, in the order of keys.
     """
-    layout = store.layout
+    layout, all_newer = store.layout, False
     coming = records.filter(_within(layout, file)).select("key", *layout.key_names, *order_columns(layout))
     schema = pa.schema([store.schema.field(name) for name in layout.columns])
     rows, numbers = schema.empty_table(), np.array([], np.int64)
@@ -33,13 +33,23 @@ def old_rows(store: ChunkStore, file: ActiveFile, records: pl.DataFrame) -> pl.D
     if len(coming):
         with store.opened(file.path) as parquet:
             groups = _groups_with(layout, parquet, coming)
+            all_newer = _all_newer(layout, parquet, groups, coming)
+            if all_newer:
+                # The orders of the rows are not needed: they are most of what there is to read.
+                schema = pa.schema([store.schema.field(name) for name in layout.keys])
             read = parquet.read_row_groups(groups, columns=present(parquet, schema), use_threads=False)
             starts = row_group_starts(parquet.metadata)
         rows = fitted(read, schema)
         numbers = np.concatenate([numbers, *(np.arange(starts[group], starts[group + 1]) for group in groups)])
-    there = key_frame(layout, rows).hstack(order_frame(layout, rows)).with_columns(pl.Series("old", numbers))
+    there = key_frame(layout, rows).with_columns(pl.Series("old", numbers))
+    there = there if all_newer else there.hstack(order_frame(layout, rows))
     pairs = coming.join(there, on=layout.key_names, suffix="_old", maintain_order="left")
-    return pairs.filter(~np.isin(pairs["old"].to_numpy(), store.deleted(file))) if file.vector is not None else pairs
+    if file.vector is not None:
+        pairs = pairs.filter(~np.isin(pairs["old"].to_numpy(), store.deleted(file)))
+    if all_newer:
+        return pairs.select("key", "old", newer=True, tie=False)
+    is_newer, is_older = newer(layout, "_old"), older(layout, "_old")
+    return pairs.select("key", "old", newer=is_newer, tie=~is_newer & ~is_older)
 
 
 def _within(layout: Layout, file: ActiveFile) -> pl.Expr:
@@ -54,21 +64,36 @@ def _within(layout: Layout, file: ActiveFile) -> pl.Expr:
 
 def _groups_with(layout: Layout, parquet: pq.ParquetFile, coming: pl.DataFrame) -> list[int]:
     """The row groups that may have one of the keys, by the bounds of the key columns in the footer."""
-    footer = parquet.metadata
-    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+    groups = [*range(parquet.metadata.num_row_groups)]
     if len(groups) == 1:
-        return [0]
-    numbers = {footer.schema.column(number).path: number for number in range(footer.num_columns)}
+        return groups
     ranges = []
     for name, column in zip(layout.key_names, layout.keys, strict=True):
-        statistics = [group.column(numbers[column]).statistics for group in groups]
-        if any(item is None or not item.has_min_max for item in statistics):
-            return [*range(len(groups))]
+        statistics = _statistics(parquet, groups, column)
+        if statistics is None:
+            return groups
         ranges.append(_ranges(coming[name], statistics))
     # The records are sorted by the first column, so those within its bounds are adjacent.
     values, low, high = ranges[0]
     first, end = np.searchsorted(values, low, side="left"), np.searchsorted(values, high, side="right")
     return [group for group in np.flatnonzero(first < end).tolist() if _any_within(ranges[1:], group, first, end)]
+
+
+def _all_newer(layout: Layout, parquet: pq.ParquetFile, groups: list[int], coming: pl.DataFrame) -> bool:
+    """Whether all records are newer than all rows of row groups, by the bounds in the footer."""
+    statistics = _statistics(parquet, groups, layout.order_names[0])
+    if not statistics:
+        return False
+    values, _, high = _ranges(coming[order_columns(layout)[0]], statistics)
+    return bool(values.min() > high.max())
+
+
+def _statistics(parquet: pq.ParquetFile, groups: Iterable[int], column: str) -> list[pq.Statistics] | None:
+    """The bounds of a column in each row group; None if one of them lacks them."""
+    footer = parquet.metadata
+    number = next(number for number in range(footer.num_columns) if footer.schema.column(number).path == column)
+    statistics = [footer.row_group(group).column(number).statistics for group in groups]
+    return None if any(item is None or not item.has_min_max for item in statistics) else statistics
 
 
 def _any_within(ranges: Iterable[Ranges], group: int, first: Places, end: Places) -> bool:
