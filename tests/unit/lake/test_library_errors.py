@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from penstock.errors import UnreachableError
 from penstock.lake.delta.library import library_errors
+from penstock.lake.delta.schema import TablePlace
+from penstock.lake.delta.table import find_table
 from penstock.storage.failures import translate_errors
 
 IMDS = "Kernel error -> Operation not supported\n ↳ an error occurred while loading credentials\n ↳ IMDS is disabled"
 METADATA = "Error performing GET http://169.254.169.254/computeMetadata/v1/instance - 403 Forbidden"
+
+
+def test_a_store_at_whose_address_nothing_listens_ends_a_first_run_at_once() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    options = {"aws_endpoint_url": address, "aws_allow_http": "true", "aws_region": "us-east-1", "max_retries": "1"}
+    keys = {"aws_access_key_id": "id", "aws_secret_access_key": "key"}
+    place = TablePlace(path="s3://lake/orders", storage_options={**options, **keys})
+    with pytest.raises(UnreachableError) as raised:
+        find_table(place, "orders")
+    assert raised.value.primary == "the table at s3://lake/orders does not answer"
 
 
 @pytest.mark.parametrize("text", [IMDS, METADATA])

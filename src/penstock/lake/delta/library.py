@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from penstock.errors import PenstockError, TransientError, UserError
+from penstock.errors import PenstockError, TransientError, UnreachableError, UserError
 from penstock.storage.failures import missing_credentials, missing_right
 
 
@@ -31,6 +31,7 @@ _NO_PLACE = (
     "bucket does not exist",
     "ContainerNotFound",
 )
+_NO_CONNECTION = "tcp connect error"
 _FULL = ("No space left", "StorageFull", "QuotaExceeded", "Disk quota", "File too large")
 
 
@@ -65,4 +66,5 @@ def translated(error: Exception, path: str) -> PenstockError:
         return ConflictError(f"another commit came first at {path}", detail=text)
     if isinstance(error, TableNotFoundError):
         return MissingTableError(f"no Delta table at {path}", detail=text)
-    return TransientError(f"the table at {path} does not answer", detail=text)
+    branch = UnreachableError if _NO_CONNECTION in text else TransientError
+    return branch(f"the table at {path} does not answer", detail=text)
