@@ -1,6 +1,6 @@
 """What commands leave on terminals of 80 and 140 columns; captures are in tests/golden/terminal.
 
-With PENSTOCK_GOLDEN=write the captures are written anew.
+With PENSTOCK_GOLDEN=write the captures are written.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ SESSION_SECONDS = 12 * 3600
 BODY_BYTES_MAX = 64 * 1024
 """Of a form."""
 FAILED_LOGINS_MAX = 10
-"""In a minute; then nobody can log in until it has passed."""
+"""In a minute; then no login succeeds until it has passed."""
 TOKEN_CHARACTERS_MIN = 16
 PASSWORD_CHARACTERS_MIN = 8
 """With TLS."""

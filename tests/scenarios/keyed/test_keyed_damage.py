@@ -231,7 +231,7 @@ def other_vectors(table: Keyed) -> None:
 
 
 def no_vectors(table: Keyed) -> None:
-    """A commit that looks like one of ours but for its numbers restores rows."""
+    """A commit that equals one of Penstock but for its numbers restores rows."""
     data = table.table()
     file = next(file for file in data.active_files() if file.vector is not None)
     stats = data.logged_files()[file.path].stats

@@ -61,7 +61,7 @@ def compact(table: Keyed) -> None:
 
 
 def stored(table: Keyed) -> list[str]:
-    """All columns of all rows, as text: it tells zeros of both signs apart."""
+    """All columns of all rows, as text: zeros of both signs differ."""
     rows = pl.read_delta(table.path).sort("device", "number").to_dicts()
     return [str(sorted(row.items())) for row in rows]
 
