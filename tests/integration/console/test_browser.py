@@ -15,6 +15,7 @@ from selenium.webdriver.common.keys import Keys
 from penstock.console.access import Access
 from penstock.console.server import Served, served
 from penstock.console.state import WatchedJob
+from penstock.embedded.broker import Cluster
 from penstock.job.spec import kafka_of
 from penstock.logs.kafka.log import KafkaLog
 from tests.support.browser import PHONE, Browser
@@ -61,6 +62,27 @@ def test_the_overview_leads_to_the_page_of_a_job_and_nothing_is_forbidden_or_fai
                 lambda: browser.text("#live-state") == "Live", "the stream"
             ) if page != "jobs/devices/settings" else None
         assert browser.faults() == []
+
+
+def test_a_broker_that_goes_away_is_shown_and_the_job_is_well_once_it_is_back(browser: Browser, tmp_path: Path) -> None:
+    with Cluster.start(tmp_path / "kafka") as cluster:
+        table = SmallTable(small_job(cluster.bootstrap, Topics(cluster.bootstrap)(), tmp_path))
+        [partition] = KafkaLog(kafka_of(table.job)).partitions()
+        table.start(partition)
+        job = WatchedJob("orders", None, table.job)
+        with showing(tmp_path, job) as console:
+            browser.open(console.url)
+
+            def shows(verdict: str) -> bool:
+                console.state.read_soon("orders")
+                return browser.texts(".jobs .verdict") == [verdict]
+
+            browser.wait(partial(shows, "OK"), "the first status")
+            cluster.kill()
+            browser.wait(partial(shows, "ERR"), "the broker to be missed")
+            assert "does not answer" in browser.text(".jobs")
+            cluster.restart()
+            browser.wait(partial(shows, "OK"), "the broker to be back")
 
 
 def test_lag_changes_on_the_open_page_while_a_load_runs(
