@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from openlineage.client.event_v2 import InputDataset, OutputDataset, RunEvent
 
 NAMESPACE = "penstock"
-PRODUCER = "https://pypi.org/project/penstock"
+PRODUCER = "urn:penstock"
 WAITING_MAX = 1_000
 """Commits whose events wait for a server; while more wait, further ones are left out."""
 CLOSE_SECONDS_MAX = 5.0
