@@ -186,6 +186,14 @@ class FilesCompacted(Event):
     size_bytes: int
 
 
+class CheckpointFailed(Event, level=Level.WARNING):
+    """The commit has landed; the next checkpoint is tried many commits later."""
+
+    version: int
+    reason: str
+    detail: str
+
+
 class CompactionFailed(Event, level=Level.WARNING):
     """The job continues, and compacts again after more commits."""
 

@@ -19,17 +19,21 @@ from hypothesis import strategies as st
 
 from penstock.environment import Environment
 from penstock.errors import UserError
+from penstock.events import CheckpointFailed
+from penstock.job.spec import job_of
 from penstock.lake.delta.files import ActiveFile
+from penstock.lake.delta.table import find_table
 from penstock.lake.reports import CompactReport
 from penstock.tables.keyed import merger
 from penstock.tables.keyed.layout import Layout, key_frame, order_columns
 from penstock.tables.keyed.merging import chunks
 from penstock.tables.keyed.merging.merge import MANY_SMALL
 from penstock.tables.keyed.merging.search import old_rows
+from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.kind import CompactRequest, Lookups, VacuumRequest
 from penstock.tables.registry import kind_of
 from tests.support.keyed_tables import Keyed, row
-from tests.support.pipes import CrashError, crash_at
+from tests.support.pipes import CrashError, Recorder, crash_at
 
 ONE_BUCKET = "row_keys: [number], delete: gone, buckets: 1"
 WEEK_SECONDS = 7 * 86_400
@@ -123,6 +127,20 @@ def test_checkpoints_are_written_after_own_entries_as_often_as_the_table_states(
         table.run()
     assert list(Path(table.path, "_delta_log").glob("*.checkpoint.parquet"))
     assert len(table.values()) == 100 and table.verified().ok
+
+
+def test_a_checkpoint_that_cannot_be_written_is_reported_and_the_commit_stays(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+    DeltaTable(table.path).alter.set_table_properties({"delta.checkpointInterval": "1"})
+    recorder = Recorder()
+    log = find_table(job_of(table.job, KeyedSpec).table, "keyed", Environment(listener=recorder))
+    assert log is not None
+    # A folder is where the checkpoint should be.
+    Path(table.path, "_delta_log", f"{log.version + 1:020d}.checkpoint.parquet").mkdir()
+    log.commit_actions([], {"other": 1}, {})
+    assert [name for name, _ in recorder.events] == [CheckpointFailed.name]
+    log.refresh()
+    assert log.transaction("other") == 1
 
 
 def test_bounds_of_a_marked_file_are_declared_wide(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from deltalake.transaction import RemoveAction
 
 from penstock.environment import Environment
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
+from penstock.events import CheckpointFailed
 from penstock.flow.write.manifest import StagedFile, Vector
 from penstock.job.spec import NewColumnPolicy, TableSpec
 from penstock.lake.delta.effect import Effect, effect
@@ -271,12 +272,14 @@ class DeltaLog:
         every = self.handle.metadata().configuration.get("delta.checkpointInterval", "")
         if (version + 1) % (int(every) if every.isdecimal() and int(every) else CHECKPOINT_INTERVAL):
             return
-        # The commit has landed, with or without a checkpoint.
-        with suppress(PenstockError), library_errors(self.spec.path):
-            self.handle.update_incremental()
-            self.handle.create_checkpoint()
-            if self.handle.metadata().configuration.get("delta.enableExpiredLogCleanup") != "false":
-                self.handle.cleanup_metadata()
+        try:
+            with library_errors(self.spec.path):
+                self.handle.update_incremental()
+                self.handle.create_checkpoint()
+                if self.handle.metadata().configuration.get("delta.enableExpiredLogCleanup") != "false":
+                    self.handle.cleanup_metadata()
+        except PenstockError as error:
+            self.environment.listener.event(CheckpointFailed(version, error.primary, error.detail))
 
     def stamped(self, files: Iterable[StagedFile], stamps: Mapping[str, str]) -> list[StagedFile]:
         """The files with the partition columns that a commit on the loaded version fills in."""
