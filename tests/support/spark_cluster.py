@@ -14,9 +14,9 @@ import psutil
 from pyspark.find_spark_home import _find_spark_home
 
 from penstock.spark.session import LIGHT
+from tests.support import class_archive
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
-from tests.support.worker_daemon import ADDRESS_NAME
 
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -76,10 +76,10 @@ class SparkCluster:
         home = Path(_find_spark_home())  # type: ignore[no-untyped-call]
         environment = {
             **os.environ,
-            ADDRESS_NAME: "",
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "128m",
-            "SPARK_DAEMON_JAVA_OPTS": LIGHT["spark.driver.extraJavaOptions"],
+            # Executors take it over from their worker.
+            "JDK_JAVA_OPTIONS": f"{LIGHT['spark.driver.extraJavaOptions']} {class_archive.options(class_archive.SPARK)}",
             **self.environment,
         }
         with (self.folder / f"{name}.log").open("ab") as log:
