@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import signal
@@ -54,7 +53,6 @@ would only wake each other up, and memory that is freed is allocated again at on
 TESTS = Path(__file__).parent
 BUSY = {TESTS / "fault", TESTS / "integration"}
 WAITING = TESTS / "integration" / "claims"
-UNIT = TESTS / "unit"
 
 # Brokers and Sparks of tests run for seconds: a thorough compiler and many collectors would cost more than they gain.
 _SMALL = LIGHT["spark.driver.extraJavaOptions"]
@@ -98,19 +96,17 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread files that mostly wait for heartbeats among those that keep every core busy.
+    """Spread the files that need one core, or mostly wait, among those with brokers, Sparks and killed processes.
 
-    Of the unit tests the largest files come first, so that the processes end at about the same time.
+    Of the files that need one core the largest come first, so that the processes end at about the same time.
     """
     sizes = Counter(item.path for item in items)
     busy = [path for path in sizes if BUSY.intersection(path.parents) and WAITING not in path.parents]
-    waiting = [path for path in sizes if WAITING in path.parents]
     places = {path: float(number) for number, path in enumerate(busy)}
-    places |= {path: number * len(busy) / len(waiting) - 0.5 for number, path in enumerate(waiting)}
-    others = [path for path in sizes if path not in places]
-    # In the order of `testpaths`, which ends with the unit tests.
-    others.sort(key=lambda path: -sizes[path] if UNIT in path.parents else -math.inf)
-    places |= {path: float(len(busy) + number) for number, path in enumerate(others)}
+    waiting = [path for path in sizes if WAITING in path.parents]
+    others = sorted(sizes.keys() - {*busy, *waiting}, key=lambda path: (-sizes[path], path))
+    for spread in (waiting, others):
+        places |= {path: number * len(busy) / len(spread) - 0.5 for number, path in enumerate(spread)}
     items.sort(key=lambda item: places[item.path])
 
 
