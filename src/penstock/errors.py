@@ -45,6 +45,11 @@ class PenstockError(Exception):
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
 
+    @property
+    def reason(self) -> str:
+        """In one line, for a list of failures: what happened, and what to do about it."""
+        return f"{self.primary}; {self.hint}" if self.hint else self.primary
+
 
 class UserError(PenstockError):
     """Something that a person must change: retrying does not help."""

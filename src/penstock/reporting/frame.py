@@ -125,7 +125,7 @@ def alerts(
 ) -> Iterator[Alert]:
     """Alerts, the most serious first."""
     if view.error is not None:
-        yield Alert(AlertKind.LOG_UNREACHABLE, "; ".join(filter(None, (view.error.primary, view.error.hint))))
+        yield Alert(AlertKind.LOG_UNREACHABLE, view.error.reason)
     yield from identity.values()
     for partition in partitions:
         yield from _partition_alerts(partition)

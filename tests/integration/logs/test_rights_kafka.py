@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
@@ -61,6 +63,8 @@ COMMANDS = {
     "quarantine": "quarantine replay JOB_FILE",
     "compact": "compact JOB_FILE",
     "vacuum": "vacuum JOB_FILE",
+    "load": "load JOB_FILE ROWS",
+    "rebuild": "rebuild JOB_FILE",
 }
 SETTINGS = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
 WEB = """\
@@ -68,9 +72,25 @@ job: {job}
 log: {{kafka: {{bootstrap: "{bootstrap}", topics: [orders], group: {job}, client: {client}}}}}
 claims: {{mode: {mode}}}
 decode: json
-schema: {{id: long}}
+schema: {{id: long, type: string}}
 table: {{delta: {{path: {folder}/table}}}}
 on: {{bad_share: 1}}
+"""
+KEYED = """\
+job: {job}
+log: {{kafka: {{bootstrap: "{bootstrap}", topics: [orders], client: {client}}}}}
+decode: json
+schema: {{id: long, type: string}}
+table: {{keyed: {{path: {folder}/orders, row_keys: [id], buckets: 1}}}}
+"""
+EXPORT = """\
+job: {job}
+log: {{kafka: {{bootstrap: "{bootstrap}", topics: [orders], client: {client}}}}}
+decode: json
+route: {{by: field(type)}}
+event_time: kafka.timestamp
+types: {{new: {{schema: {{id: long, type: string}}}}}}
+table: {{export: {{path: {folder}/export}}}}
 """
 ROLLUP = """\
 job: {job}
@@ -164,7 +184,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with guarded_cluster(tmp_path_factory.mktemp("guarded"), users, {}) as running:
         for name in ("orders", "metrics", "windows"):
             Topics(running.bootstrap)(name=name)
-        Produce(running.bootstrap)("orders", ['{"id": 1}', '{"id": 2}', "no JSON"])
+        Produce(running.bootstrap)("orders", ['{"id": 1, "type": "new"}', '{"id": 2, "type": "new"}', "no JSON"])
         Produce(running.bootstrap)("metrics", [value for _, value in metric_records(METRICS)])
         Produce(running.bootstrap)("metrics", end_markers(METRICS, 1))
         admin = AdminClient({"bootstrap.servers": running.bootstrap})
@@ -183,13 +203,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def arguments(case: Case, cluster: Guarded, folder: Path) -> list[str]:
     client = {**SETTINGS, "sasl.username": case.user, "sasl.password": case.user}
     mode = "group" if "claims" in case.command or case.command in ("run in a group", "resume") else "static"
-    template = ROLLUP if case.publishes else WEB
+    template = {"run that publishes": ROLLUP, "load": KEYED, "rebuild": EXPORT}.get(case.command, WEB)
     place = folder / case.job
     job = folder / f"{case.user}.yaml"
     values = {"job": case.job, "bootstrap": cluster.sasl_bootstrap, "client": as_yaml(client), "folder": place}
     job.write_text(template.format(mode=mode, **values), encoding="utf-8")
+    rows = folder / "rows.parquet"
+    pl.DataFrame({"id": [1, 2], "type": "new"}).write_parquet(rows)
     words = {
         "JOB_FILE": [str(job)],
+        "ROWS": [str(rows)],
         "SERVER": [cluster.sasl_bootstrap],
         "DRAFT": [str(folder / f"{case.user}-draft.yaml")],
         "CLIENT": [item for name, value in client.items() for item in ("-X", f"{name}={value}")],
@@ -211,10 +234,24 @@ def outcome(case: Case, cluster: Guarded, folder: Path) -> tuple[int, str]:
     return getattr(done.exception, "exit_code", done.exit_code), f"{done.output} {done.exception}"
 
 
+def lose_job_log(cluster: Guarded, folder: Path) -> None:
+    """Let somebody with every right run the export, and delete its log."""
+    job = folder / "export.yaml"
+    place = folder / "shop"
+    if not job.exists():
+        values = {"job": "shop", "bootstrap": cluster.bootstrap, "client": "{}", "folder": place}
+        job.write_text(EXPORT.format(**values), encoding="utf-8")
+        with penstock("run", str(job), "--once", "--json") as process:
+            assert process.exit_code() == 0, process.last_words
+    shutil.rmtree(place / "export" / "_penstock" / "shop", ignore_errors=True)
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_command_works_with_the_rights_of_the_page_and_names_one_that_is_missing(
     case: Case, guarded: Guarded, folder: Path
 ) -> None:
+    if case.command == "rebuild":
+        lose_job_log(guarded, folder)
     code, text = outcome(case, guarded, folder)
     if case.missing is None:
         assert code == 0, text

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from hypothesis import given
@@ -26,7 +27,7 @@ from penstock.lake.delta.table import find_table
 from penstock.lake.reports import CompactReport
 from penstock.tables.keyed import merger
 from penstock.tables.keyed.layout import Layout, key_frame, order_columns
-from penstock.tables.keyed.merging import chunks
+from penstock.tables.keyed.merging import chunks, open_chunk, search
 from penstock.tables.keyed.merging.merge import MANY_SMALL
 from penstock.tables.keyed.merging.search import old_rows
 from penstock.tables.keyed.spec import KeyedSpec
@@ -233,6 +234,16 @@ def test_a_vacuum_deletes_the_vectors_of_a_batch_that_never_landed(tmp_path: Pat
 
 # many small files, and finding rows
 
+WAYS = {"joined": (1_000_000, 0), "texts searched": (0, 0), "codes searched": (0, 1_000_000)}
+"""Ways to find keys, by the number of rows, and by the bytes of a text, that lead to them."""
+
+
+def find(patch: pytest.MonkeyPatch, way: str) -> None:
+    rows_min, bytes_max = WAYS[way]
+    patch.setattr(search, "ROWS_SEARCHED_MIN", rows_min)
+    patch.setattr(search, "ROWS_PER_SEARCHED", 0)
+    patch.setattr(open_chunk, "REPEATED_BYTES_MAX", bytes_max)
+
 
 def test_many_small_files_of_a_bucket_become_one_with_the_next_batch(tmp_path: Path) -> None:
     table = filled(tmp_path)
@@ -250,12 +261,14 @@ def test_many_small_files_of_a_bucket_become_one_with_the_next_batch(tmp_path: P
     numbers=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 60)), min_size=1, unique=True).map(sorted),
     wanted=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 60)), min_size=1, unique=True).map(sorted),
     group_rows=st.integers(1, 9),
+    way=st.sampled_from([*WAYS]),
 )
 def test_rows_are_found_whatever_the_row_groups(
     tmp_path_factory: pytest.TempPathFactory,
     numbers: list[tuple[str, int]],
     wanted: list[tuple[str, int]],
     group_rows: int,
+    way: str,
 ) -> None:
     table = Keyed(tmp_path_factory.mktemp("groups"), "partition_keys: [device], row_keys: [number]")
     schema = pa.schema(
@@ -272,7 +285,10 @@ def test_rows_are_found_whatever_the_row_groups(
     keys = {"key0": [device for device, _ in wanted], "key1": [number for _, number in wanted]}
     order = dict.fromkeys(order_columns(store.layout), 1)
     records = pl.DataFrame({**keys, "key": range(len(wanted))}).with_columns(**{k: pl.lit(v) for k, v in order.items()})
-    pairs = old_rows(store, ActiveFile(file.path, file.size_bytes, 0, ("0",)), records)
+    with pytest.MonkeyPatch.context() as patch:
+        find(patch, way)
+        pairs = old_rows(store, ActiveFile(file.path, file.size_bytes, 0, ("0",)), records)
+    assert pairs["newer"].all() and not pairs["tie"].any()
     assert [numbers[old] for old in pairs["old"]] == [wanted[key] for key in pairs["key"]]
     assert [wanted[key] for key in pairs["key"]] == [item for item in wanted if item in numbers]
     some = np.array([number for number in range(len(numbers)) if number % 3 == 0][::-1])
@@ -282,6 +298,7 @@ def test_rows_are_found_whatever_the_row_groups(
 MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
@@ -294,7 +311,9 @@ MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
     ],
     ids=["short", "boolean", "date", "timestamp", "bytes", "text"],
 )
-def test_rows_are_found_by_keys_of_every_type(tmp_path: Path, kind: pa.DataType, value: Callable[[int], Any]) -> None:
+def test_rows_are_found_by_keys_of_every_type(
+    tmp_path: Path, kind: pa.DataType, value: Callable[[int], Any], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nested columns come before the second key: the footer numbers their leaves."""
     nested = pa.struct([("a", pa.int64()), ("b", pa.int64())])
     schema = pa.schema(
@@ -306,11 +325,27 @@ def test_rows_are_found_by_keys_of_every_type(tmp_path: Path, kind: pa.DataType,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "ROW_GROUP_ROWS_MAX", 2)
         [file] = store.write(rows, 0, lambda: "c.1." + "0" * 32 + ".pq")
+    find(monkeypatch, way)
     order = pl.DataFrame(dict.fromkeys(order_columns(store.layout), [1] * 12))
     records = key_frame(store.layout, rows).hstack(order).with_row_index("key")
     for wanted in (records, records[3:4], records[8:12]):
         pairs = old_rows(store, ActiveFile(file.path, file.size_bytes, 0, ("0",)), wanted)
         assert pairs["old"].to_list() == pairs["key"].to_list() == wanted["key"].to_list()
+
+
+def test_rows_are_found_in_a_file_of_another_writer_whatever_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find(monkeypatch, "texts searched")
+    schema = pa.schema([("number", pa.int64()), ("_sequence", pa.int64()), ("_tiebreak", pa.int64())])
+    store = chunks.ChunkStore(str(tmp_path), {}, schema, Layout(("number",)), 1000)
+    numbers = [7, 3, 9, 1, 5]
+    rows = pa.table({"number": numbers, "_sequence": [0] * 5, "_tiebreak": [0] * 5}, schema)
+    pq.write_table(rows, tmp_path / "part-0.parquet")
+    order = pl.DataFrame(dict.fromkeys(order_columns(store.layout), [1] * 5))
+    records = pl.DataFrame({"key0": sorted(numbers)}).hstack(order).with_row_index("key")
+    pairs = old_rows(store, ActiveFile("part-0.parquet", 0, 0, ("0",)), records)
+    assert [numbers[old] for old in pairs["old"]] == sorted(numbers)
 
 
 def test_partial_updates_of_marked_rows_keep_their_other_values(tmp_path: Path) -> None:

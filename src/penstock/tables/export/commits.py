@@ -123,7 +123,7 @@ def _land_type(markers: DayMarkers, name: str, batch_id: str, parts: Sequence[Ro
     except StagedFileGoneError:
         raise
     except PenstockError as error:
-        result.failed[name] = error.primary
+        result.failed[name] = error.reason
     else:
         logs.environment.at_step("type_committed")
         result.moved.update(partitions - {part.partition for part in outcome.accepted})

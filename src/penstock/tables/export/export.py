@@ -247,7 +247,7 @@ class Export(ExportTable):
                 self.logs.reopen(name)
                 reason = self.finishing.probe(name) or self.finish_renames([name]).get(name)
             except PenstockError as error:
-                reason = error.primary
+                reason = error.reason
             if reason is not None:
                 self._fail({name: reason})
             elif name not in lagging:

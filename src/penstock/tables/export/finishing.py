@@ -89,7 +89,7 @@ class Finishing:
             try:
                 self.markers.hide(name, {rename.day for rename in renames if rename.type == name})
             except PenstockError as error:
-                failed[name] = error.primary
+                failed[name] = error.reason
         ready = [rename for rename in renames if rename.type not in failed]
         if len(ready) < RENAMES_AT_ONCE:
             reasons = [self._finish(rename) for rename in ready]
@@ -122,7 +122,7 @@ class Finishing:
             # Another process renamed it first. `verify` reports a file that was lost.
             return None
         except PenstockError as error:
-            return error.primary
+            return error.reason
         return None
 
     def probe(self, name: str) -> str | None:
@@ -134,7 +134,7 @@ class Finishing:
             self.logs.storage.put(path, b"")
             self.logs.storage.delete(path)
         except PenstockError as error:
-            return error.primary
+            return error.reason
         self.writable.add(name)
         return None
 

@@ -72,7 +72,7 @@ def compact(
                 left = effort.after(report.size_bytes_before)
                 report += _compact_type(table, name, log, target_bytes, all_days, left)
         except PenstockError as error:
-            failed[name] = error.primary
+            failed[name] = error.reason
         if progress is not None:
             progress(number + 1, len(logs))
     return report + CompactReport(failed=tuple(f"{name}: {reason}" for name, reason in sorted(failed.items())))
@@ -157,7 +157,7 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
         try:
             result.append(_type_folder(table, name, log))
         except PenstockError as error:
-            failed[name] = error.primary
+            failed[name] = error.reason
     failed |= logs.unreadable
     if listed_quarantine is not None and not failed:
         # Any log may still be the one that lists a file: all types of its partition must have passed it.

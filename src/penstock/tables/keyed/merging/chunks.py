@@ -17,9 +17,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from penstock.flow.columns.fitting import fit_columns, folded
 from penstock.flow.columns.partition_values import partition_folder
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import Content, with_content
@@ -29,6 +27,7 @@ from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.vectors import Rows, read_vector
 from penstock.storage import Storage, open_storage
 from penstock.tables.keyed.layout import BUCKET, Layout, key_frame
+from penstock.tables.keyed.merging.open_chunk import OpenChunk
 from penstock.tables.keyed.merging.packing import packed
 
 ROW_GROUP_ROWS_MAX = 16_384
@@ -61,24 +60,19 @@ class ChunkStore:
         return open_storage(self.table_url, self.storage_options)
 
     def read(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of a file; columns that it lacks are null."""
-        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
-        with self.opened(path) as parquet:
-            return fitted(parquet.read(columns=present(parquet, schema), use_threads=False), schema)
+        """The rows of a file."""
+        with self.opened(path) as chunk:
+            return chunk.read(columns)
 
     @contextmanager
-    def opened(self, path: str) -> Iterator[pq.ParquetFile]:
+    def opened(self, path: str) -> Iterator[OpenChunk]:
         with self.storage.open_reader(path) as file:
-            yield pq.ParquetFile(file, pre_buffer=False)
+            yield OpenChunk(file, self.schema)
 
     def read_at(self, path: str, rows: Rows) -> pa.Table:
-        """These rows of a file, in their order; other row groups are not read."""
-        with self.opened(path) as parquet:
-            starts = row_group_starts(parquet.metadata)
-            groups, of_row = np.unique(np.searchsorted(starts, rows, side="right") - 1, return_inverse=True)
-            read = fitted(parquet.read_row_groups(groups.tolist(), use_threads=False), self.schema)
-            sizes = np.diff(starts)[groups]
-        return read.take(pa.array(rows - starts[groups][of_row] + (np.cumsum(sizes) - sizes)[of_row]))
+        """These rows of a file, in their order."""
+        with self.opened(path) as chunk:
+            return chunk.read_at(rows)
 
     def deleted(self, file: ActiveFile) -> Rows:
         """The numbers of the deleted rows of a file."""
@@ -120,23 +114,6 @@ class ChunkStore:
             file.abandon()
             raise
         return StagedFile("", 0, path, rows.num_rows, file.size_bytes, values, stats.as_json(footer))
-
-
-def present(parquet: pq.ParquetFile, schema: pa.Schema) -> list[str]:
-    """The columns of a file that the schema has."""
-    names = {folded(name) for name in schema.names}
-    return [name for name in parquet.schema_arrow.names if folded(name) in names]
-
-
-def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    if not rows.num_rows:
-        return schema.empty_table()
-    return pa.Table.from_batches([fit_columns(rows.combine_chunks().to_batches()[0], schema)])
-
-
-def row_group_starts(footer: pq.FileMetaData) -> Rows:
-    """The number of the first row of each row group, and at the end the number of rows."""
-    return np.cumsum([0, *(footer.row_group(number).num_rows for number in range(footer.num_row_groups))])
 
 
 def file_schema(schema: pa.Schema) -> pa.Schema:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from penstock.flow.write.names import content_of
 from penstock.lake.delta.files import ActiveFile
 from penstock.tables.keyed.layout import Layout, key_frame, newer, older, order_columns, order_frame
-from penstock.tables.keyed.merging.chunks import ChunkStore, fitted, present, row_group_starts
+from penstock.tables.keyed.merging.chunks import ChunkStore
+from penstock.tables.keyed.merging.open_chunk import OpenChunk
 from penstock.tables.keyed.merging.packing import Numbers, Places, packed
 
+ROWS_SEARCHED_MIN = 50_000
+ROWS_PER_SEARCHED = 32
+"""Keys are searched by bisection in more rows than that, if there are so many for each key; else both are joined.
+
+Measured with 500,000 rows of (device, time): 200 keys take 12 ms of CPU, joined 34; 20,000 the same either way."""
 TEXTS = (pl.String, pl.Binary)
 Ranges = tuple[Numbers, Numbers, Numbers]
 """The values of the records, and the least and the greatest value of each row group, encoded alike."""
@@ -25,31 +33,61 @@ def old_rows(store: ChunkStore, file: ActiveFile, records: pl.DataFrame) -> pl.D
     Also whether the record is `newer` than the row, or of the same order, a `tie`. The records have one row for each
     key, in the order of keys.
     """
-    layout, all_newer = store.layout, False
+    layout = store.layout
     coming = records.filter(_within(layout, file)).select("key", *layout.key_names, *order_columns(layout))
-    schema = pa.schema([store.schema.field(name) for name in layout.columns])
-    rows, numbers = schema.empty_table(), np.array([], np.int64)
     # A file that cannot have any of the keys is not opened.
-    if len(coming):
-        with store.opened(file.path) as parquet:
-            groups = _groups_with(layout, parquet, coming)
-            all_newer = _all_newer(layout, parquet, groups, coming)
-            if all_newer:
-                # The orders of the rows are not needed: they are most of what there is to read.
-                schema = pa.schema([store.schema.field(name) for name in layout.keys])
-            read = parquet.read_row_groups(groups, columns=present(parquet, schema), use_threads=False)
-            starts = row_group_starts(parquet.metadata)
-        rows = fitted(read, schema)
-        numbers = np.concatenate([numbers, *(np.arange(starts[group], starts[group + 1]) for group in groups)])
-    there = key_frame(layout, rows).with_columns(pl.Series("old", numbers))
-    there = there if all_newer else there.hstack(order_frame(layout, rows))
-    pairs = coming.join(there, on=layout.key_names, suffix="_old", maintain_order="left")
-    if file.vector is not None:
-        pairs = pairs.filter(~np.isin(pairs["old"].to_numpy(), store.deleted(file)))
-    if all_newer:
-        return pairs.select("key", "old", newer=True, tie=False)
+    if not len(coming):
+        return coming.select("key", old=pl.lit(0), newer=True, tie=False)
+    with store.opened(file.path) as chunk:
+        groups = _groups_with(layout, chunk, coming)
+        rows = sum(chunk.footer.row_group(group).num_rows for group in groups)
+        # Only files of Penstock are known to be in the order of keys.
+        found = (
+            _searched
+            if content_of(file.path) and rows > max(ROWS_SEARCHED_MIN, len(coming) * ROWS_PER_SEARCHED)
+            else _joined
+        )
+        places = [np.arange(chunk.group_starts[group], chunk.group_starts[group + 1]) for group in groups]
+        pairs = found(layout, chunk, groups, coming)
+        pairs = pairs.with_columns(old=np.concatenate([np.arange(0), *places])[pairs["old"].to_numpy()])
+        if file.vector is not None:
+            pairs = pairs.filter(~np.isin(pairs["old"].to_numpy(), store.deleted(file)))
+        # The orders of rows are most of what there is to read, so they are not read for nothing.
+        if not len(pairs) or _all_newer(layout, chunk, groups, coming):
+            return pairs.select("key", "old", newer=True, tie=False)
+        orders = order_frame(layout, chunk.read_at(pairs["old"].to_numpy(), layout.order_names))
+    pairs = pairs.hstack(orders.select(pl.all().name.suffix("_old")))
     is_newer, is_older = newer(layout, "_old"), older(layout, "_old")
     return pairs.select("key", "old", newer=is_newer, tie=~is_newer & ~is_older)
+
+
+def _joined(layout: Layout, chunk: OpenChunk, groups: Sequence[int], coming: pl.DataFrame) -> pl.DataFrame:
+    keys = key_frame(layout, chunk.read(layout.keys, groups)).with_row_index("old")
+    return coming.join(keys, on=layout.key_names, maintain_order="left")
+
+
+def _searched(layout: Layout, chunk: OpenChunk, groups: Sequence[int], coming: pl.DataFrame) -> pl.DataFrame:
+    """By bisection for all records at once: the keys of the rows ascend."""
+    rows = chunk.read_codes(layout.keys, groups)
+    types = [chunk.schema.field(column).type for column in layout.keys]
+    sought = [coming[name].to_arrow().cast(kind) for name, kind in zip(layout.key_names, types, strict=True)]
+    columns = [column.combine_chunks() for column in rows.columns]
+
+    def keys_at(places: Places) -> Iterator[tuple[pa.Array, pa.Array]]:
+        """For each part of the key, the values of the records, and those of these rows."""
+        at = pa.array(np.minimum(places, rows.num_rows - 1))
+        return ((value, column.take(at).cast(value.type)) for value, column in zip(sought, columns, strict=True))
+
+    low, high = np.zeros(len(coming), np.int64), np.full(len(coming), rows.num_rows)
+    while (is_open := low < high).any():
+        middle = (low + high) // 2
+        after = pa.repeat(False, len(coming))
+        for value, other in reversed([*keys_at(middle)]):
+            after = pc.or_(pc.greater(value, other), pc.and_(pc.equal(value, other), after))
+        is_after = after.to_numpy(zero_copy_only=False)
+        low, high = np.where(is_open & is_after, middle + 1, low), np.where(is_open & ~is_after, middle, high)
+    equal = [pc.equal(value, other).to_numpy(zero_copy_only=False) for value, other in keys_at(low)]
+    return coming.with_columns(old=low).filter(np.logical_and.reduce(equal))
 
 
 def _within(layout: Layout, file: ActiveFile) -> pl.Expr:
@@ -62,14 +100,14 @@ def _within(layout: Layout, file: ActiveFile) -> pl.Expr:
     return inside
 
 
-def _groups_with(layout: Layout, parquet: pq.ParquetFile, coming: pl.DataFrame) -> list[int]:
+def _groups_with(layout: Layout, chunk: OpenChunk, coming: pl.DataFrame) -> list[int]:
     """The row groups that may have one of the keys, by the bounds of the key columns in the footer."""
-    groups = [*range(parquet.metadata.num_row_groups)]
+    groups = [*range(chunk.footer.num_row_groups)]
     if len(groups) == 1:
         return groups
     ranges = []
     for name, column in zip(layout.key_names, layout.keys, strict=True):
-        statistics = _statistics(parquet, groups, column)
+        statistics = _statistics(chunk, groups, column)
         if statistics is None:
             return groups
         ranges.append(_ranges(coming[name], statistics))
@@ -79,20 +117,19 @@ def _groups_with(layout: Layout, parquet: pq.ParquetFile, coming: pl.DataFrame) 
     return [group for group in np.flatnonzero(first < end).tolist() if _any_within(ranges[1:], group, first, end)]
 
 
-def _all_newer(layout: Layout, parquet: pq.ParquetFile, groups: list[int], coming: pl.DataFrame) -> bool:
+def _all_newer(layout: Layout, chunk: OpenChunk, groups: list[int], coming: pl.DataFrame) -> bool:
     """Whether all records are newer than all rows of row groups, by the bounds in the footer."""
-    statistics = _statistics(parquet, groups, layout.order_names[0])
+    statistics = _statistics(chunk, groups, layout.order_names[0])
     if not statistics:
         return False
     values, _, high = _ranges(coming[order_columns(layout)[0]], statistics)
     return bool(values.min() > high.max())
 
 
-def _statistics(parquet: pq.ParquetFile, groups: Iterable[int], column: str) -> list[pq.Statistics] | None:
+def _statistics(chunk: OpenChunk, groups: Iterable[int], column: str) -> list[pq.Statistics] | None:
     """The bounds of a column in each row group; None if one of them lacks them."""
-    footer = parquet.metadata
-    number = next(number for number in range(footer.num_columns) if footer.schema.column(number).path == column)
-    statistics = [footer.row_group(group).column(number).statistics for group in groups]
+    number = chunk.column_number(column)
+    statistics = [chunk.footer.row_group(group).column(number).statistics for group in groups]
     return None if any(item is None or not item.has_min_max for item in statistics) else statistics
 
 
