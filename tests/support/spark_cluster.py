@@ -19,6 +19,7 @@ from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
+_JVM_OPTIONS = f"{LIGHT['spark.driver.extraJavaOptions']} {class_archive.options(class_archive.SPARK)}"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
@@ -79,7 +80,7 @@ class SparkCluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "128m",
             # Executors take it over from their worker.
-            "JDK_JAVA_OPTIONS": f"{LIGHT['spark.driver.extraJavaOptions']} {class_archive.options(class_archive.SPARK)}",
+            "JDK_JAVA_OPTIONS": _JVM_OPTIONS,
             **self.environment,
         }
         with (self.folder / f"{name}.log").open("ab") as log:
