@@ -19,8 +19,9 @@ from penstock.flow.write.manifest import Counts
 from penstock.flow.write.names import staged_name
 from penstock.job.spec import FlushPolicy
 from penstock.lake.delta.compact import compact
+from penstock.lake.delta.opening import open_or_create, open_table
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import DeltaLog, open_or_create, open_table
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Bounds, Partition, Slice
 from penstock.plan import PartitionInput, PlanTerms, plan

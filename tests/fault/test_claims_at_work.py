@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from penstock.embedded.broker import Cluster
-from penstock.lake.delta.table import open_table
+from penstock.lake.delta.opening import open_table
 from penstock.tables.registry import load_job
 from tests.support.jobs import KILLED, assert_every_record_once, holds, numbered, shared_job
 from tests.support.kafka import Produce, Topics

@@ -24,8 +24,9 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import staged_name
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.files import active_files
+from penstock.lake.delta.opening import open_or_create
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import DeltaLog, open_or_create
+from penstock.lake.delta.table import DeltaLog
 
 SCHEMA = pa.schema(
     [

@@ -15,7 +15,8 @@ from penstock.claims import StaticClaims
 from penstock.engine.round import Rounds, Waiting, open_rounds
 from penstock.environment import Environment
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.table import DeltaLog, open_table
+from penstock.lake.delta.opening import open_table
+from penstock.lake.delta.table import DeltaLog
 from penstock.logs.log import Partition
 from penstock.proof.findings import VerifyReport
 from penstock.proof.subject import Sample

@@ -20,7 +20,8 @@ from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec
-from penstock.lake.delta.table import DeltaLog, open_or_create
+from penstock.lake.delta.opening import open_or_create
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.proposal import Outcome, Proposal, ProposalPart, SlicePart, StartPart
 from penstock.logs.log import Partition, Slice
 from penstock.tables.delta.spec import DeltaSpec

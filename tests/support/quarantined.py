@@ -14,8 +14,9 @@ from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, Policies, kafka_of
 from penstock.job.sql_text import parse_expression as parse
+from penstock.lake.delta.opening import open_table
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import DeltaLog, open_table
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.state import Totals
 from penstock.tables.delta.spec import DeltaSpec
 from tests.support.quarantine_url import quarantine_of

@@ -18,7 +18,8 @@ from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.expressions import KafkaField
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec
-from penstock.lake.delta.table import DeltaLog, open_or_create
+from penstock.lake.delta.opening import open_or_create
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import EpochMark, Partition, Slice
 from penstock.logs.registry import open_log

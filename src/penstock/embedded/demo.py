@@ -32,7 +32,7 @@ from penstock.embedded.sample import (
     web_requests,
 )
 from penstock.errors import TransientError
-from penstock.lake.delta.table import open_table
+from penstock.lake.delta.opening import open_table
 from penstock.spark.delta_spark import open_delta_spark
 from penstock.tables.registry import load_job
 from penstock.watch.verify import Sample, VerifyReport, verify

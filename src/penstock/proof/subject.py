@@ -25,7 +25,8 @@ from penstock.job.spec import JobSpec
 from penstock.lake.compaction import batch_rows
 from penstock.lake.delta.files import refuse_deletion_vectors
 from penstock.lake.delta.library import library_errors
-from penstock.lake.delta.table import DeltaLog, open_table
+from penstock.lake.delta.opening import open_table
+from penstock.lake.delta.table import DeltaLog
 from penstock.logs.log import Partition, Slice
 from penstock.proof.findings import VALUES_OF_SQL, Unproven, Violation
 from penstock.proof.numbers import UNKNOWN_TOPIC, CommittedSlice, Slices, States, TopicIncarnations, spans

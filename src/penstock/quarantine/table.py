@@ -18,9 +18,10 @@ from penstock.flow.write.names import StagedName
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import is_position_of, position_key, quarantine_key, replay_key
+from penstock.lake.delta.opening import find_table, open_or_create
 from penstock.lake.delta.provenance import CommitSlice, Provenance
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import Change, DeltaLog, find_table, open_or_create
+from penstock.lake.delta.table import Change, DeltaLog
 from penstock.lake.delta.vacuum import KeptReason, NameRules, Verdict, by_position, by_run, by_version
 from penstock.lake.proposal import AcceptedPart, SlicePart
 from penstock.logs.log import Partition

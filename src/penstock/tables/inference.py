@@ -19,7 +19,7 @@ from penstock.flow.rows import in_parts
 from penstock.job.kafka_types import PLACE
 from penstock.job.schema import job_type_name, schema_mapping
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.table import FIELDS_PROPERTY, find_table, is_unused
+from penstock.lake.delta.opening import FIELDS_PROPERTY, find_table, is_unused
 from penstock.logs.log import Log
 
 if TYPE_CHECKING:

@@ -29,8 +29,9 @@ from penstock.lake.delta.compact import (
 )
 from penstock.lake.delta.files import active_files
 from penstock.lake.delta.keys import field_key
+from penstock.lake.delta.opening import open_or_create
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import DeltaLog, open_or_create
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.reports import CompactReport
 from tests.support.active_paths import active_paths
 from tests.support.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, offsets

@@ -19,8 +19,9 @@ from penstock.flow.write.manifest import Counts
 from penstock.lake.delta.files import StagedFileGoneError
 from penstock.lake.delta.keys import position_key, state_of
 from penstock.lake.delta.library import ConflictError, MissingTableError
+from penstock.lake.delta.opening import open_table
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import COMMIT_ATTEMPTS_MAX, DeltaLog, SchemaMovedError, open_table
+from penstock.lake.delta.table import COMMIT_ATTEMPTS_MAX, DeltaLog, SchemaMovedError
 from penstock.lake.proposal import FencePart, Proposal, SlicePart, StartPart
 from penstock.lake.state import Totals
 from penstock.logs.log import Slice

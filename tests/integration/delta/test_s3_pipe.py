@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.compact import compact
-from penstock.lake.delta.table import open_table
+from penstock.lake.delta.opening import open_table
 from penstock.storage import open_storage
 from penstock.tables.registry import load_job
 from penstock.tables.single.table import vacuum

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock
 from penstock.lake.delta.compact import compact
-from penstock.lake.delta.table import open_table
+from penstock.lake.delta.opening import open_table
 from penstock.tables.single.table import vacuum
 from tests.support.kafka import Produce, Topics
 from tests.support.pipes import Pipe, ids

@@ -6,7 +6,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from penstock.lake.delta.compact import compact
-from penstock.lake.delta.table import open_table
+from penstock.lake.delta.opening import open_table
 from tests.support.kafka import Produce, Topics
 from tests.support.pipes import Pipe
 

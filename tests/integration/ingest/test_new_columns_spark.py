@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from penstock.lake.delta.compact import compact
-from penstock.lake.delta.table import open_table
+from penstock.lake.delta.opening import open_table
 from penstock.lake.state import Totals
 from tests.support.kafka import Produce, Topics
 from tests.support.pipes import Pipe, ids

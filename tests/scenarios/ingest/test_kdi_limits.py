@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from penstock.lake.delta.table import open_table
+from penstock.lake.delta.opening import open_table
 from penstock.lake.delta.vacuum import Dead
 from penstock.lake.state import Totals
 from penstock.tables.single.table import vacuum

@@ -23,7 +23,7 @@ from penstock.errors import UserError
 from penstock.events import CheckpointFailed
 from penstock.job.spec import job_of
 from penstock.lake.delta.files import ActiveFile
-from penstock.lake.delta.table import find_table
+from penstock.lake.delta.opening import find_table
 from penstock.lake.reports import CompactReport
 from penstock.tables.keyed import merger
 from penstock.tables.keyed.layout import Layout, key_frame, order_columns

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.environment import Environment
 from penstock.failpoints import COMPACT_STEPS, VACUUM_STEPS
-from penstock.lake.delta.table import open_table
+from penstock.lake.delta.opening import open_table
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog, open_log
 from penstock.logs.wal.client import WalClient

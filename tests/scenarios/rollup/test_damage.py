@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.lake.delta.keys import field_key
-from penstock.lake.delta.table import DeltaLog, open_table
+from penstock.lake.delta.opening import open_table
+from penstock.lake.delta.table import DeltaLog
 from penstock.proof.findings import Check, Verdict
 from penstock.tables.rollup.spec import partials_job
 from tests.scenarios.rollup.damage import (

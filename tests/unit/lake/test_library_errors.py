@@ -8,8 +8,8 @@ import pytest
 
 from penstock.errors import UnreachableError
 from penstock.lake.delta.library import library_errors
+from penstock.lake.delta.opening import find_table
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import find_table
 from penstock.storage.failures import translate_errors
 
 IMDS = "Kernel error -> Operation not supported\n ↳ an error occurred while loading credentials\n ↳ IMDS is disabled"

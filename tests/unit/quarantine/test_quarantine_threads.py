@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import open_table
+from penstock.lake.delta.opening import open_table
 from penstock.quarantine.rows import find_rows, list_rows
 
 def threads():

@@ -18,7 +18,7 @@ from penstock.flow.task import fused_stage
 from penstock.flow.write.report import UNROUTED, TaskReport, decode_report
 from penstock.job.spec import JobSpec, SqlSpec
 from penstock.lake.delta.compact import compact
-from penstock.lake.delta.table import open_or_create
+from penstock.lake.delta.opening import open_or_create
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.proof.values import sampled

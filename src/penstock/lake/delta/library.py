@@ -1,11 +1,13 @@
-"""Translates errors of the Delta library into Penstock errors."""
+"""How Penstock calls the Delta library: errors become those of Penstock, and nothing is retried behind its back."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
+from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from penstock.errors import PenstockError, TransientError, UnreachableError, UserError
@@ -68,3 +70,8 @@ def translated(error: Exception, path: str) -> PenstockError:
         return MissingTableError(f"no Delta table at {path}", detail=text)
     branch = UnreachableError if _NO_CONNECTION in text else TransientError
     return branch(f"the table at {path} does not answer", detail=text)
+
+
+def tried_once(metadata: Mapping[str, Any], numbers: list[Transaction] | None = None) -> CommitProperties:
+    """Properties of a commit that the library must not retry, because Penstock checks for conflicts itself."""
+    return CommitProperties(custom_metadata=dict(metadata), max_commit_retries=0, app_transactions=numbers)

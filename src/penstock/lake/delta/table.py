@@ -1,32 +1,28 @@
-"""A Delta table that carries its job's positions: open or create it, read its state, commit to it."""
+"""A Delta table that carries its job's positions: read its state, commit to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
+from deltalake import DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.transaction import RemoveAction
 
 from penstock.environment import Environment
-from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
+from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.events import CheckpointFailed
 from penstock.flow.write.manifest import StagedFile, Vector
-from penstock.job.spec import NewColumnPolicy, TableSpec
 from penstock.lake.delta.effect import Effect, effect
-from penstock.lake.delta.entry import Action, AddFile, entry_text, first_entry_text
+from penstock.lake.delta.entry import Action, AddFile, entry_text
 from penstock.lake.delta.files import ActiveFile, active_files, check_staged
-from penstock.lake.delta.keys import is_position_of, other_jobs, state_of
-from penstock.lake.delta.library import ConflictError, MissingTableError, library_errors
+from penstock.lake.delta.keys import state_of
+from penstock.lake.delta.library import ConflictError, library_errors, tried_once
 from penstock.lake.delta.log_files import LoggedFile, app_transactions, entry_path, logged_files
 from penstock.lake.delta.provenance import Provenance, commits_of, provenance_of
-from penstock.lake.delta.schema import TablePlace, fit, missing_columns, refuse_foreign_demands
+from penstock.lake.delta.schema import TablePlace, missing_columns
 from penstock.lake.delta.vectors import VECTORS_FEATURE, VECTORS_PROPERTY
 from penstock.lake.proposal import Outcome, Proposal, ProposalPart, RemovedFile, SlicePart, check
 from penstock.lake.state import DeltaState
@@ -41,12 +37,6 @@ QUARANTINE_FOLDER = "_quarantine"
 CHECKPOINT_INTERVAL = 100
 """Entries between checkpoints, where the table has no property for it, as in the library."""
 _BACKOFF_SECONDS_MAX = 2.0
-UNUSED_VERSION_MAX = 100
-"""So many attempts of a first run may fail; a table with more commits is not searched."""
-FIELDS_PROPERTY = "penstock.schema"
-"""The table property with the fields of a job with `schema: infer`, as a job file states them."""
-CREATED = "create"
-"""The kind of the commit that creates a table."""
 T = TypeVar("T")
 
 
@@ -257,7 +247,7 @@ class DeltaLog:
                 "append",
                 self.handle.schema(),
                 partition_by=list(self.spec.partition_by),
-                commit_properties=_tried_once(metadata, numbers),
+                commit_properties=tried_once(metadata, numbers),
                 post_commithook_properties=PostCommitHookProperties(),
             )
 
@@ -320,7 +310,7 @@ class DeltaLog:
                 with library_errors(self.spec.path):
                     self.handle.alter.add_columns(
                         Schema.from_arrow(missing).fields,
-                        commit_properties=_tried_once(Provenance(kind="columns", job=self.job).metadata),
+                        commit_properties=tried_once(Provenance(kind="columns", job=self.job).metadata),
                     )
             except ConflictError as error:
                 return error
@@ -373,139 +363,3 @@ class DeltaLog:
         quarantined = [file for part in parts for file in part.quarantine_files]
         if quarantined:
             check_staged(open_storage(self.quarantine_url, self.spec.storage_options), quarantined)
-
-
-def open_table(place: TableSpec, job: str, environment: Environment | None = None) -> DeltaLog:
-    """Open an existing table; `MissingTableError` if there is none."""
-    spec = _delta_place(place)
-    return _checked(spec, job, _load(spec), environment or Environment())
-
-
-def find_table(place: TableSpec, job: str, environment: Environment | None = None) -> DeltaLog | None:
-    try:
-        return open_table(place, job, environment)
-    except MissingTableError:
-        return None
-
-
-def open_or_create(
-    place: TableSpec,
-    job: str,
-    schema: pa.Schema,
-    policy: NewColumnPolicy,
-    environment: Environment | None = None,
-    always: Collection[str] = (),
-) -> DeltaLog:
-    """Open the table, create it from the job if it is missing, and add the job's columns that it lacks.
-
-    The policy does not apply to those in `always`. A table of this job that nothing was read into follows the job file.
-    """
-    spec = _delta_place(place)
-    environment = environment or Environment()
-    try:
-        handle = _load(spec)
-    except MissingTableError:
-        handle = _create(spec, job, schema)
-        environment.at_step("created")
-    if _differs(handle, spec, schema) and is_unused(table := DeltaLog(spec, job, handle, environment)):
-        if FIELDS_PROPERTY in handle.metadata().configuration and FIELDS_PROPERTY in spec.properties:
-            raise TransientError(f"another process has inferred the schema of the table at {spec.path} just now")
-        _replace(table, schema)
-        handle = _load(spec)
-    table = _checked(spec, job, handle, environment)
-    if len(fit(table.schema, schema, policy, spec.path, always)):
-        table.add_columns(schema)
-        table.refresh()
-    return table
-
-
-def is_unused(table: DeltaLog) -> bool:
-    """Whether this job created the table, and neither rows nor other jobs came to it, as after a failed first run."""
-    if table.version > UNUSED_VERSION_MAX:
-        return False
-    numbers = table.transactions()
-    positions = [key for key in numbers if is_position_of(table.job, key)]
-    if other_jobs(numbers, table.job) or any(numbers[key] != numbers.get(f"{key}#origin") for key in positions):
-        return False
-    return not table.active_files() and any(commit.kind == CREATED for commit in table.commits())
-
-
-def _load(spec: TablePlace) -> DeltaTable:
-    with library_errors(spec.path):
-        return DeltaTable(spec.path, storage_options=dict(spec.storage_options))
-
-
-def _checked(spec: TablePlace, job: str, handle: DeltaTable, environment: Environment) -> DeltaLog:
-    refuse_foreign_demands(handle, spec)
-    # From here on all columns are spelled as in the table.
-    return DeltaLog(replace(spec, partition_by=tuple(handle.metadata().partition_columns)), job, handle, environment)
-
-
-def _differs(handle: DeltaTable, spec: TablePlace, schema: pa.Schema) -> bool:
-    """Whether the table was created for another job file."""
-    stored = handle.metadata()
-    columns = [(field.name, field.type) for field in pa.schema(handle.schema().to_arrow())]
-    return (
-        columns != [(field.name, field.type) for field in schema]
-        or tuple(stored.partition_columns) != spec.partition_by
-        or any(stored.configuration.get(name) != value for name, value in spec.properties.items())
-    )
-
-
-def _replace(table: DeltaLog, schema: pa.Schema) -> None:
-    """Give an unused table the columns and properties of the job file; it keeps its id."""
-    # Only as the next version: what another process commits meanwhile stays.
-    entry = _first_entry(table.spec, table.job, schema, table.id)
-    table.storage().put_if_absent(entry_path(table.version + 1), entry.encode())
-
-
-def _first_entry(spec: TablePlace, job: str, schema: pa.Schema, table_id: str | None = None) -> str:
-    with TemporaryDirectory() as folder:
-        made = _created_by_library(replace(spec, path=folder, storage_options={}), job, schema)
-        text = Path(folder, entry_path(0)).read_text(encoding="utf-8")
-    text = text if table_id is None else text.replace(str(made.metadata().id), table_id)
-    return first_entry_text(text, with_vectors=spec.properties.get(VECTORS_PROPERTY) == "true")
-
-
-def _tried_once(metadata: Mapping[str, Any], numbers: list[Transaction] | None = None) -> CommitProperties:
-    """Properties of a commit that the library must not retry, because Penstock checks for conflicts itself."""
-    return CommitProperties(custom_metadata=dict(metadata), max_commit_retries=0, app_transactions=numbers)
-
-
-def _delta_place(place: TableSpec) -> TablePlace:
-    if isinstance(place, TablePlace):
-        return place
-    return TablePlace(place.path, place.storage_options)
-
-
-def _create(spec: TablePlace, job: str, schema: pa.Schema) -> DeltaTable:
-    """The table, created unless another process creates it first."""
-    if spec.properties.get(VECTORS_PROPERTY) != "true":
-        return _created_by_library(spec, job, schema)
-    # Whether it is there is seen by opening it.
-    with suppress(OutcomeUnknownError):
-        storage = open_storage(spec.path, spec.storage_options)
-        storage.put_if_absent(entry_path(0), _first_entry(spec, job, schema).encode())
-    return _load(spec)
-
-
-def _created_by_library(spec: TablePlace, job: str, schema: pa.Schema) -> DeltaTable:
-    try:
-        with library_errors(spec.path):
-            return DeltaTable.create(
-                spec.path,
-                Schema.from_arrow(schema),
-                mode="ignore",
-                partition_by=list(spec.partition_by),
-                configuration=dict(spec.properties),
-                # Properties that only Penstock reads are not known to the library.
-                raise_if_key_not_exists=False,
-                storage_options=dict(spec.storage_options),
-                commit_properties=_tried_once(Provenance(kind=CREATED, job=job).metadata),
-            )
-    except ConflictError:
-        return _load(spec)
-    except MissingTableError as error:
-        raise UserError(
-            f"cannot create the table at {spec.path}", detail=error.detail, hint="check the path and its permissions"
-        ) from error

@@ -11,7 +11,7 @@ from penstock.job.kafka_types import place_columns
 from penstock.job.spec import JobSpec
 from penstock.lake.compaction import Progress
 from penstock.lake.delta.compact import compact
-from penstock.lake.delta.table import open_or_create
+from penstock.lake.delta.opening import open_or_create
 from penstock.lake.reports import CompactReport
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog

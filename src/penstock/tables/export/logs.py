@@ -21,9 +21,10 @@ from penstock.flow.columns.fitting import folded, grown, respelled
 from penstock.flow.compile import visible_schema
 from penstock.job.spec import DAY_FOLDER, JobSpec
 from penstock.lake.delta.keys import fingerprint, flow_key, jobs_with_positions
+from penstock.lake.delta.opening import find_table, open_or_create
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import TablePlace, fit
-from penstock.lake.delta.table import Change, DeltaLog, find_table, open_or_create
+from penstock.lake.delta.table import Change, DeltaLog
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Partition
 from penstock.storage import Storage, open_storage

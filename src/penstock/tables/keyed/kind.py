@@ -17,7 +17,8 @@ from penstock.job.spec import JobSpec, job_of
 from penstock.lake.compaction import CompactionGroup, CompactionLimits, Limit, Merged, Progress, group
 from penstock.lake.delta.compact import FileGroup, compact_groups
 from penstock.lake.delta.files import ActiveFile
-from penstock.lake.delta.table import DeltaLog, find_table, is_unused, open_or_create
+from penstock.lake.delta.opening import find_table, is_unused, open_or_create
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.delta.vacuum import NameRules, by_version, data_rules
 from penstock.lake.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log, Slice

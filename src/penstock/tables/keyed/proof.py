@@ -26,7 +26,8 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import content_of
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.files import ActiveFile
-from penstock.lake.delta.table import DeltaLog, find_table
+from penstock.lake.delta.opening import find_table
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.delta.vectors import has_own_name, read_vector
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.logs.registry import OpenLog

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.files import ActiveFile
-from penstock.lake.delta.table import DeltaLog, find_table
+from penstock.lake.delta.opening import find_table
+from penstock.lake.delta.table import DeltaLog
 from penstock.logs.log import Batch, Slice
 from penstock.proof.subject import staged_files
 from penstock.quarantine.rows import where

@@ -20,8 +20,9 @@ from penstock.lake.delta.compact import VERSIONS_TO_LAND_MAX
 from penstock.lake.delta.entry import Action
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.keys import fingerprint
+from penstock.lake.delta.opening import find_table, open_or_create
 from penstock.lake.delta.provenance import Provenance
-from penstock.lake.delta.table import Change, DeltaLog, find_table, open_or_create
+from penstock.lake.delta.table import Change, DeltaLog
 from penstock.tables.keyed.files import chunk_store, files_by_bucket, files_number
 from penstock.tables.keyed.layout import BUCKET, Layout, order_columns
 from penstock.tables.keyed.merging.chunks import ChunkStore, NewName, file_schema, fresh

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from penstock.errors import UserError
+from penstock.lake.delta.opening import is_unused
 from penstock.lake.delta.provenance import Provenance
-from penstock.lake.delta.table import Change, DeltaLog, is_unused
+from penstock.lake.delta.table import Change, DeltaLog
 
 LEAST_MS = -(2**52)
 """Before all event times."""

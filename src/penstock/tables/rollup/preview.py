@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from penstock.environment import Environment
 from penstock.flow.stage import Stage
 from penstock.job.spec import JobSpec, job_of
-from penstock.lake.delta.table import find_table
+from penstock.lake.delta.opening import find_table
 from penstock.logs.log import Batch
 from penstock.staging.reports import Gathered
 from penstock.tables.preview import Output, local_flow, partitions_of, read_rows

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.table import find_table
+from penstock.lake.delta.opening import find_table
 from penstock.logs.registry import OpenLog
 from penstock.reporting.model import Cell, CellState, JobStatus, Section, Strip, shown_path
 from penstock.tables.rollup.decide import PartialsFile, open_windows

@@ -16,7 +16,8 @@ from penstock.errors import UserError
 from penstock.flow.write.report import Share
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import fingerprint, other_jobs
-from penstock.lake.delta.table import DeltaLog, open_or_create
+from penstock.lake.delta.opening import open_or_create
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.proposal import Outcome, Proposal, StartPart
 from penstock.lake.state import Numbers
 from penstock.logs.log import Log, Partition

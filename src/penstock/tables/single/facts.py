@@ -10,8 +10,9 @@ from typing import Any
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import replay_key, state_of
 from penstock.lake.delta.library import library_errors
+from penstock.lake.delta.opening import find_table
 from penstock.lake.delta.provenance import Provenance, provenance_of
-from penstock.lake.delta.table import DeltaLog, find_table
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog

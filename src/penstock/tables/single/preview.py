@@ -14,8 +14,8 @@ from penstock.flow.stage import Stage
 from penstock.flow.task import Flow, fused_stage
 from penstock.job.kafka_types import place_columns
 from penstock.job.spec import JobSpec
+from penstock.lake.delta.opening import find_table
 from penstock.lake.delta.schema import TablePlace, fit
-from penstock.lake.delta.table import find_table
 from penstock.logs.log import Batch
 from penstock.staging.reports import Gathered
 from penstock.tables.preview import Output, local_flow, partitions_of, read_rows

@@ -15,9 +15,10 @@ from penstock.flow.write.report import Share
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import other_readers, position_key
 from penstock.lake.delta.library import MissingTableError
+from penstock.lake.delta.opening import find_table, open_table
 from penstock.lake.delta.provenance import provenance_of
 from penstock.lake.delta.schema import TablePlace
-from penstock.lake.delta.table import DeltaLog, find_table, open_table
+from penstock.lake.delta.table import DeltaLog
 from penstock.lake.delta.vacuum import ListedTable, NameRules, data_rules, delete_dead
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, StartPart
 from penstock.lake.reports import VacuumReport

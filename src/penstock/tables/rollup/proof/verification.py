@@ -19,7 +19,8 @@ from penstock.errors import InvariantError
 from penstock.flow.points.decoder import PointsDecoder
 from penstock.flow.rows import in_parts
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.table import DeltaLog, find_table
+from penstock.lake.delta.opening import find_table
+from penstock.lake.delta.table import DeltaLog
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven
