@@ -65,7 +65,7 @@ os.environ.update(FRUGAL)
 # Processes of tests find the tests, wherever they run.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS.parent), os.environ.get("PYTHONPATH")]))
 # The duration of an example depends more on the machine than on the code.
-settings.register_profile("penstock", deadline=None, max_examples=tries(25))
+settings.register_profile("penstock", deadline=None, max_examples=tries(15))
 settings.load_profile("penstock")
 
 

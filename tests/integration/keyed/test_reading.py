@@ -116,10 +116,10 @@ def test_days_and_times_of_every_year_are_found(
     table.run()
     read = date.fromisoformat if kind == "date" else datetime.fromisoformat
     for number, text in enumerate(texts):
-        for asked in (text, read(text)):
-            frame = penstock.read(spark, table.path, keys={"at": asked}).select("value")
-            assert [item["value"] for item in frame.collect()] == [number], asked
-            assert len(frame.inputFiles()) == 1
+        asked = text if number % 2 else read(text)
+        frame = penstock.read(spark, table.path, keys={"at": asked}).select("value")
+        assert [item["value"] for item in frame.collect()] == [number], asked
+        assert len(frame.inputFiles()) == 1
     many = penstock.read(spark, table.path, keys={"at": texts * 30})
     assert many.count() == len(texts)
 

@@ -89,11 +89,11 @@ def test_empty_topic_has_a_profile(bootstrap: str, topic: Topics) -> None:
     assert profile["sampled"] == 0 and profile["formats"] == {} and profile["fields"] == []
 
 
-def test_of_a_million_records_a_thousand_are_read(bootstrap: str, topic: Topics) -> None:
+def test_of_many_records_a_thousand_are_read(bootstrap: str, topic: Topics) -> None:
     name = topic(partitions=4)
-    produce_values(bootstrap, name, web_requests(SampleSize(1_000_000)), 4)
+    produce_values(bootstrap, name, web_requests(SampleSize(100_000)), 4)
     [profile] = peeked(bootstrap, name)
-    assert profile["sampled"] == 1_000 and profile["offsets"] == 1_000_000
+    assert profile["sampled"] == 1_000 and profile["offsets"] == 100_000
     assert profile["event_time"][0]["expression"] == "meta.producer.timestamp"
 
 

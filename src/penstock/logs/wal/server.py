@@ -288,12 +288,13 @@ class _Connection(HttpToolsProtocol):
 
 async def _read(receive: Receive, kept: bool) -> bytes | None:
     """The body of a request, empty if it is not `kept`; None if the client disconnects."""
-    chunks, size, more = [], 0, True
-    while more and size <= BODY_BYTES_MAX:
+    chunks, more = [], True
+    # What is not kept may be longer than any body; the connection has a deadline.
+    while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
-        size, more = size + len(message["body"]), message["more_body"]
+        more = message["more_body"]
         if kept:
             chunks.append(message["body"])
     return b"".join(chunks)
