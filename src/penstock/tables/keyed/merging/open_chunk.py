@@ -66,7 +66,8 @@ class OpenChunk:
 
     def _read(self, schema: pa.Schema, groups: Sequence[int] | None) -> pa.Table:
         coded = [field.name for field in schema if pa.types.is_dictionary(field.type)]
-        parquet = self._parquet(coded, self.footer)
+        # Of few columns a request reads several row groups; whole rows would be held twice.
+        parquet = self._parquet(coded, self.footer, pre_buffer=len(schema) < len(self.schema))
         wanted = {folded(name) for name in schema.names}
         names = [name for name in parquet.schema_arrow.names if folded(name) in wanted]
         chosen = [*range(self.footer.num_row_groups)] if groups is None else groups
@@ -79,8 +80,10 @@ class OpenChunk:
         size = sum(chunk.total_uncompressed_size for chunk in chunks)
         return bool(size < REPEATED_BYTES_MAX * sum(chunk.num_values for chunk in chunks))
 
-    def _parquet(self, coded: Sequence[str] = (), footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
-        return pq.ParquetFile(self.source, metadata=footer, read_dictionary=coded, pre_buffer=False)
+    def _parquet(
+        self, coded: Sequence[str] = (), footer: pq.FileMetaData | None = None, *, pre_buffer: bool = False
+    ) -> pq.ParquetFile:
+        return pq.ParquetFile(self.source, metadata=footer, read_dictionary=coded, pre_buffer=pre_buffer)
 
 
 def _chosen(schema: pa.Schema, columns: Iterable[str]) -> pa.Schema:
