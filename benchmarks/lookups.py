@@ -1,17 +1,18 @@
 """`bench lookups`: rows by their keys out of a keyed table, by `penstock.read` and by the plain table, files and time.
 
 Measurements of 1,000 devices in the order of time, loaded in several commits, as batches of a topic would bring them;
-then once more, with a fifth of the rows replaced, which are marked as deleted in their files.
+and the same table with a fifth of the rows replaced, which are marked as deleted in their files. All are asked in turn.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ MARKED_SHARE = 0.2
 MARKING_COMMITS = 4
 """So many that each replaces few rows of a file, which are marked."""
 SEED = 20260303
-TRIES = 5
+TRIES = 11
 _JOB = """\
 job: lookups
 log: {{kafka: {{bootstrap: "nowhere:9092", topics: [lookups]}}}}
@@ -54,7 +55,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How many files were read and how long it took: by keys, and without them."""
+    """How many files were read and how long it took: by keys, without them, and by keys with marked rows."""
 
     case: str
     rows: int
@@ -62,6 +63,8 @@ class Answer:
     seconds: float
     plain_files: int
     plain_seconds: float
+    marked_files: int
+    marked_seconds: float
 
 
 def bench_lookups(rows: int, report: Report) -> tuple[int, list[Answer]]:
@@ -72,11 +75,10 @@ def bench_lookups(rows: int, report: Report) -> tuple[int, list[Answer]]:
         load = loader(spark, written_job(Path(folder), _JOB.format(table=json.dumps(f"{folder}/table"))))
         path = _loaded(load, Path(folder), rows)
         files = len(spark.read.format("delta").load(path).inputFiles())
-        answers = [_answer(spark, path, case, report) for case in _cases(rows // DEVICES)]
+        unmarked = shutil.copytree(path, f"{path}-unmarked")
         report(f"replacing {MARKED_SHARE:.0%} of the rows")
         _replace_some(load, Path(folder), rows)
-        marked = [_answer(spark, path, case, report) for case in _cases(rows // DEVICES)]
-        answers += [replace(answer, case=f"{answer.case}, with {MARKED_SHARE:.0%} marked") for answer in marked]
+        answers = [_answer(spark, unmarked, path, case, report) for case in _cases(rows // DEVICES)]
     spark.stop()
     return files, answers
 
@@ -91,25 +93,26 @@ def _cases(times: int) -> list[Case]:
     ]
 
 
-def _answer(spark: SparkSession, path: str, case: Case, report: Report) -> Answer:
+def _answer(spark: SparkSession, unmarked: str, marked: str, case: Case, report: Report) -> Answer:
     report(f"asking for {case.name}")
-    rows, files, seconds = _measured(lambda: penstock.read(spark, path, keys=case.keys).where(case.where))
-    plain = spark.read.format("delta")
-    same, plain_files, plain_seconds = _measured(lambda: plain.load(path).where(case.condition))
-    if rows != same:
-        raise SystemExit(f"{case.name}: {rows} rows by keys, {same} without them")
-    return Answer(case.name, rows, files, seconds, plain_files, plain_seconds)
-
-
-def _measured(ask: Callable[[], DataFrame]) -> tuple[int, int, float]:
-    """Rows, files, and the median of several tries after one that warms up."""
-    rows = len(ask().collect())
-    spent = []
+    ways: list[Callable[[], DataFrame]] = [
+        lambda: penstock.read(spark, unmarked, keys=case.keys).where(case.where),
+        lambda: spark.read.format("delta").load(unmarked).where(case.condition),
+        lambda: penstock.read(spark, marked, keys=case.keys).where(case.where),
+    ]
+    # The first answers warm up.
+    rows = [len(ask().collect()) for ask in ways]
+    if len(set(rows)) > 1:
+        raise SystemExit(f"{case.name}: {rows} rows by keys, without them, and by keys with marked rows")
+    spent: list[list[float]] = [[] for _ in ways]
     for _ in range(TRIES):
-        started = time.perf_counter()
-        ask().collect()
-        spent.append(time.perf_counter() - started)
-    return rows, len(ask().inputFiles()), round(statistics.median(spent), 3)
+        for ask, times in zip(ways, spent, strict=True):
+            started = time.perf_counter()
+            ask().collect()
+            times.append(time.perf_counter() - started)
+    files = [len(ask().inputFiles()) for ask in ways]
+    seconds = [round(statistics.median(times), 3) for times in spent]
+    return Answer(case.name, rows[0], files[0], seconds[0], files[1], seconds[1], files[2], seconds[2])
 
 
 def _loaded(load: Callable[[Path], object], folder: Path, rows: int) -> str:
