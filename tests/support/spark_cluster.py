@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,14 +50,18 @@ class SparkCluster:
 
     def executors(self, worker: int) -> list[psutil.Process]:
         """The JVMs of executors that a worker runs."""
-        children = psutil.Process(self.workers[worker].pid).children()
-        alive = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
-        return [child for child in alive if any(EXECUTOR in part for part in child.cmdline())]
+        alive = []
+        for child in psutil.Process(self.workers[worker].pid).children():
+            with suppress(psutil.NoSuchProcess):
+                is_executor = any(EXECUTOR in part for part in child.cmdline())
+                alive += [child] if is_executor and child.status() != psutil.STATUS_ZOMBIE else []
+        return alive
 
     def kill_executor(self, worker: int) -> None:
         wait_until(lambda: bool(self.executors(worker)))
         for executor in self.executors(worker):
-            executor.kill()
+            with suppress(psutil.NoSuchProcess):
+                executor.kill()
 
     def kill_worker(self, worker: int) -> None:
         self.workers[worker].kill()
