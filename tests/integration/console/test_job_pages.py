@@ -19,6 +19,7 @@ from penstock.logs.registry import open_log
 from penstock.tables.registry import load_job
 from tests.support.browser import PHONE, Browser
 from tests.support.console_jobs import JOBS, SCRIPT, ConsoleJobs
+from tests.support.spark_jvms import lent
 
 COUNT = 40
 TABS = ("", "/table", "/quarantine", "/claims", "/verify", "/explorer", "/settings")
@@ -113,7 +114,16 @@ def test_the_explorer_shows_what_became_of_records(page: Browser, console: Serve
     page.wait(lambda: "invalid start" in page.text(".fault"), "the fault")
 
 
-def test_a_replay_from_the_page_writes_what_fits_now(page: Browser, console: Served, jobs: ConsoleJobs) -> None:
+def test_a_replay_from_the_page_writes_what_fits_now(
+    page: Browser, console: Served, jobs: ConsoleJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lent() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        _replay(page, console, jobs)
+
+
+def _replay(page: Browser, console: Served, jobs: ConsoleJobs) -> None:
     go(page, console, "web/quarantine")
     assert "10 in quarantine" in page.text()
     assert page.text(".records mark")
