@@ -27,7 +27,7 @@ from penstock.lake.delta.opening import find_table
 from penstock.lake.reports import CompactReport
 from penstock.tables.keyed import merger
 from penstock.tables.keyed.layout import Layout, key_frame, order_columns
-from penstock.tables.keyed.merging import chunks, open_chunk, search
+from penstock.tables.keyed.merging import chunks, merge, open_chunk, search
 from penstock.tables.keyed.merging.merge import MANY_SMALL
 from penstock.tables.keyed.merging.search import old_rows
 from penstock.tables.keyed.spec import KeyedSpec
@@ -233,6 +233,16 @@ def test_a_vacuum_deletes_the_vectors_of_a_batch_that_never_landed(tmp_path: Pat
 
 
 # many small files, and finding rows
+
+
+def test_small_files_of_large_rows_are_not_joined_in_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "SMALL_BYTES", 100)
+    table = filled(tmp_path)
+    for number in range(10):
+        table.put(row(number, -1))
+        table.run()
+    assert len(table.files()) == 11
+
 
 WAYS = {"joined": (1_000_000, 0), "texts searched": (0, 0), "codes searched": (0, 1_000_000)}
 """Ways to find keys, by the number of rows, and by the bytes of a text, that lead to them."""

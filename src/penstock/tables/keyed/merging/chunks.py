@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import UserError
 from penstock.flow.columns.partition_values import partition_folder
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import Content, with_content
@@ -92,7 +93,7 @@ class ChunkStore:
 
     def sorted(self, tables: Sequence[pa.Table]) -> pa.Table:
         """The rows of tables in the order of their keys."""
-        rows = pa.concat_tables(tables).combine_chunks()
+        rows = joined(tables)
         numbers = packed(key_frame(self.layout, rows).get_columns())
         return rows.take(pa.array(np.argsort(numbers, kind="stable")))
 
@@ -114,6 +115,19 @@ class ChunkStore:
             file.abandon()
             raise
         return StagedFile("", 0, path, rows.num_rows, file.size_bytes, values, stats.as_json(footer))
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of tables in one piece. Raises `UserError` if a column has more bytes than Arrow can hold in one."""
+    rows = pa.concat_tables(tables).combine_chunks()
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if column.num_chunks > 1:
+            raise UserError(
+                f"{rows.num_rows} rows of one bucket have {column.nbytes >> 20} MiB in the column {name}: "
+                "more than 2 GiB cannot be merged at once",
+                hint="lower table.keyed.chunk_rows, and for a batch flush.max_bytes_per_batch",
+            )
+    return rows
 
 
 def file_schema(schema: pa.Schema) -> pa.Schema:

@@ -23,7 +23,7 @@ from penstock.lake.compaction import CompactionLimits
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.vectors import bitmap_of
 from penstock.tables.keyed.layout import DELETE, key_frame, older, order_columns, order_frame
-from penstock.tables.keyed.merging.chunks import ChunkStore, NewName, digest_of, file_schema
+from penstock.tables.keyed.merging.chunks import ChunkStore, NewName, digest_of, file_schema, joined
 from penstock.tables.keyed.merging.fold import Combined, fold, merged_rows, newest_rows, without_same
 from penstock.tables.keyed.merging.packing import Places, in_order, last_of_key, packed
 from penstock.tables.keyed.merging.runs import RunPart, read_part
@@ -38,6 +38,7 @@ from penstock.tables.keyed.tombstones import (
 )
 
 SMALL_ROWS = 8192
+SMALL_BYTES = 16 * 1024 * 1024
 MANY_SMALL = CompactionLimits(alike_min=8)
 """New versions of rows are in small files: so many of a bucket and of one size become one with the next batch."""
 
@@ -139,7 +140,7 @@ def read_incoming(store: ChunkStore, runs: Sequence[RunPart]) -> Incoming:
     batches = [read_part(store.storage, part) for part in runs]
     # Columns may have been added to the table since the runs were written.
     fitted = [fit_columns(batch.drop_columns(DELETE), store.schema) for batch in batches]
-    rows = pa.Table.from_batches(fitted).combine_chunks()
+    rows = joined([pa.Table.from_batches(fitted)])
     frame = key_frame(layout, rows).hstack(order_frame(layout, rows))
     keys = packed([frame[name] for name in layout.key_names])
     source: Places = np.repeat([sources.index(part.source) for part in runs], [batch.num_rows for batch in batches])
@@ -265,7 +266,7 @@ def _written(flow: MergeFlow, plan: BucketPlan, incoming: Incoming, matches: Mat
 def _many_small(flow: MergeFlow, plan: BucketPlan) -> list[ActiveFile]:
     """Small files that join the new rows of a batch, because their number makes every batch slower."""
     rows_max = min(flow.store.chunk_rows, SMALL_ROWS) if flow.rewrite_share else 0
-    small = [file for file in plan.files if 0 < file.rows_left <= rows_max]
+    small = [file for file in plan.files if 0 < file.rows_left <= rows_max and file.size_bytes <= SMALL_BYTES]
     return next(iter(MANY_SMALL.worthwhile(small)), [])
 
 
@@ -291,5 +292,5 @@ def _replaced(rows: pa.Table, old: Places, fresh: Combined, deleted: Places) -> 
     kept[old] = fresh.alive
     places = np.arange(rows.num_rows)
     places[old[fresh.changed]] = rows.num_rows + np.flatnonzero(fresh.changed)
-    both = pa.concat_tables([rows, fresh.rows]).combine_chunks()
+    both = joined([rows, fresh.rows])
     return both.take(pa.array(places[kept]))
