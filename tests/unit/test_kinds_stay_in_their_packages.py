@@ -96,7 +96,8 @@ def test_a_module_that_names_a_kind_is_found(text: str) -> None:
     "text",
     [
         "rows = spark.read.format('delta').load(path)",
-        'from penstock.lake.delta.table import Table"""How table.delta came to be."""',
+        "from penstock.lake.delta.table import Table",
+        '"""How table.delta came to be."""',
         "import deltalake",
         "kind_of(job).steps",
     ],
