@@ -12,9 +12,8 @@ RECORDS ?= 1000000
 TRIES ?= 20
 SEEDS ?= 2000
 CHAOS_SECONDS ?= 600
-# Five files at a time: most tests wait for Kafka or Spark. They share a broker, and each has Sparks of its own
-# (about 11 GB together). In the order of `testpaths`, which begins with the long ones; pytest-xdist would begin with the
-# files that have the most tests.
+# Five files at a time: most tests wait for Kafka or Spark. They share a broker, and each has Sparks of its own.
+# tests/conftest.py orders them; pytest-xdist would begin with the files that have the most tests.
 TESTS_AT_ONCE ?= -n 5 --dist loadfile --no-loadscope-reorder
 
 # Tests need their files for seconds: they are in memory, if it has a few GB free.

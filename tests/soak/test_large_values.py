@@ -1,4 +1,4 @@
-"""Text of more than 2 GiB, which Arrow cannot hold in one piece; a test needs 6 GB of memory."""
+"""Text of more than 2 GiB, which Arrow cannot hold in one piece; the test needs several GB of memory."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ WAYS = {"joined": (1_000_000, 0), "texts searched": (0, 0), "codes searched": (0
 def find(patch: pytest.MonkeyPatch, way: str) -> None:
     rows_min, bytes_max = WAYS[way]
     patch.setattr(search, "ROWS_SEARCHED_MIN", rows_min)
-    patch.setattr(search, "ROWS_PER_SEARCHED", 0)
+    patch.setattr(search, "ROWS_PER_KEY_MIN", 0)
     patch.setattr(open_chunk, "REPEATED_BYTES_MAX", bytes_max)
 
 

@@ -244,6 +244,18 @@ def test_a_request_that_cannot_be_read_is_refused_and_its_connection_closed(
     assert ends(server) == [0, 0, 0]
 
 
+def test_a_refused_body_is_read_to_its_end_before_the_answer(server: WalServer) -> None:
+    """An answer before that, with the end of the connection, could be lost."""
+    with raw(server) as connection:
+        connection.sendall(HEAD + b"Content-Length: 300000\r\n\r\n" + b"x" * 250_000)
+        connection.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            connection.recv(1)
+        connection.settimeout(60)
+        connection.sendall(b"x" * 50_000)
+        assert everything(connection).split(b" ")[1] == b"413"
+
+
 def test_silent_clients_are_disconnected_and_block_no_other_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import UserError
 from penstock.flow.columns.partition_values import partition_folder
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import Content, with_content
@@ -28,7 +27,7 @@ from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.vectors import Rows, read_vector
 from penstock.storage import Storage, open_storage
 from penstock.tables.keyed.layout import BUCKET, Layout, key_frame
-from penstock.tables.keyed.merging.open_chunk import OpenChunk
+from penstock.tables.keyed.merging.open_chunk import OpenChunk, joined
 from penstock.tables.keyed.merging.packing import packed
 
 ROW_GROUP_ROWS_MAX = 16_384
@@ -115,19 +114,6 @@ class ChunkStore:
             file.abandon()
             raise
         return StagedFile("", 0, path, rows.num_rows, file.size_bytes, values, stats.as_json(footer))
-
-
-def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """The rows of tables in one piece. Raises `UserError` if a column has more bytes than Arrow can hold in one."""
-    rows = pa.concat_tables(tables).combine_chunks()
-    for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if column.num_chunks > 1:
-            raise UserError(
-                f"{rows.num_rows} rows of one bucket have {column.nbytes >> 20} MiB in the column {name}: "
-                "more than 2 GiB cannot be merged at once",
-                hint="lower table.keyed.chunk_rows, and for a batch flush.max_bytes_per_batch",
-            )
-    return rows
 
 
 def file_schema(schema: pa.Schema) -> pa.Schema:

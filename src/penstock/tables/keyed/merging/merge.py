@@ -23,8 +23,9 @@ from penstock.lake.compaction import CompactionLimits
 from penstock.lake.delta.files import ActiveFile
 from penstock.lake.delta.vectors import bitmap_of
 from penstock.tables.keyed.layout import DELETE, key_frame, older, order_columns, order_frame
-from penstock.tables.keyed.merging.chunks import ChunkStore, NewName, digest_of, file_schema, joined
+from penstock.tables.keyed.merging.chunks import ChunkStore, NewName, digest_of, file_schema
 from penstock.tables.keyed.merging.fold import Combined, fold, merged_rows, newest_rows, without_same
+from penstock.tables.keyed.merging.open_chunk import joined
 from penstock.tables.keyed.merging.packing import Places, in_order, last_of_key, packed
 from penstock.tables.keyed.merging.runs import RunPart, read_part
 from penstock.tables.keyed.merging.search import old_rows

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.errors import UserError
 from penstock.flow.columns.fitting import fit_columns, folded
 from penstock.lake.delta.vectors import Rows
 
@@ -71,7 +72,7 @@ class OpenChunk:
         wanted = {folded(name) for name in schema.names}
         names = [name for name in parquet.schema_arrow.names if folded(name) in wanted]
         chosen = [*range(self.footer.num_row_groups)] if groups is None else groups
-        rows = parquet.read_row_groups(chosen, columns=names, use_threads=False).combine_chunks()
+        rows = joined([parquet.read_row_groups(chosen, columns=names, use_threads=False)])
         return pa.Table.from_batches([fit_columns(batch, schema) for batch in rows.to_batches()], schema)
 
     def _repeats(self, name: str, groups: Sequence[int]) -> bool:
@@ -84,6 +85,19 @@ class OpenChunk:
         self, coded: Sequence[str] = (), footer: pq.FileMetaData | None = None, *, pre_buffer: bool = False
     ) -> pq.ParquetFile:
         return pq.ParquetFile(self.source, metadata=footer, read_dictionary=coded, pre_buffer=pre_buffer)
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of tables in one piece. Raises `UserError` if a column has more bytes than Arrow can hold in one."""
+    rows = pa.concat_tables(tables).combine_chunks()
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if column.num_chunks > 1:
+            raise UserError(
+                f"{rows.num_rows} rows of one bucket have {column.nbytes >> 20} MiB in the column {name}: "
+                "more than 2 GiB cannot be merged at once",
+                hint="lower table.keyed.chunk_rows, and for a batch flush.max_bytes_per_batch",
+            )
+    return rows
 
 
 def _chosen(schema: pa.Schema, columns: Iterable[str]) -> pa.Schema:

@@ -18,7 +18,7 @@ from penstock.tables.keyed.merging.open_chunk import OpenChunk
 from penstock.tables.keyed.merging.packing import Numbers, Places, packed
 
 ROWS_SEARCHED_MIN = 50_000
-ROWS_PER_SEARCHED = 32
+ROWS_PER_KEY_MIN = 32
 """Keys are searched by bisection in more rows than that, if there are so many for each key; else both are joined.
 
 Measured with 500,000 rows of (device, time): 200 keys take 12 ms of CPU, joined 34; 20,000 the same either way."""
@@ -41,14 +41,11 @@ def old_rows(store: ChunkStore, file: ActiveFile, records: pl.DataFrame) -> pl.D
     with store.opened(file.path) as chunk:
         groups = _groups_with(layout, chunk, coming)
         rows = sum(chunk.footer.row_group(group).num_rows for group in groups)
+        are_few = rows > max(ROWS_SEARCHED_MIN, len(coming) * ROWS_PER_KEY_MIN)
         # Only files of Penstock are known to be in the order of keys.
-        found = (
-            _searched
-            if content_of(file.path) and rows > max(ROWS_SEARCHED_MIN, len(coming) * ROWS_PER_SEARCHED)
-            else _joined
-        )
+        search = _searched if are_few and content_of(file.path) else _joined
         places = [np.arange(chunk.group_starts[group], chunk.group_starts[group + 1]) for group in groups]
-        pairs = found(layout, chunk, groups, coming)
+        pairs = search(layout, chunk, groups, coming)
         pairs = pairs.with_columns(old=np.concatenate([np.arange(0), *places])[pairs["old"].to_numpy()])
         if file.vector is not None:
             pairs = pairs.filter(~np.isin(pairs["old"].to_numpy(), store.deleted(file)))
